@@ -1,0 +1,195 @@
+"""Every way in which Mneme says no. A detail is written by us for the caller: it never holds memory text or input.
+
+MnemeError                      status code
+├── Malformed                      400 malformed_body
+├── Unauthenticated                401 unauthenticated
+├── Forbidden                      403 forbidden
+├── NotFound                       404 not_found (also for whatever another tenant or user owns)
+├── Conflict                       409 conflict
+│   ├── IdempotencyInProgress      409 idempotency_in_progress
+│   ├── DuplicateContent           409 duplicate_content
+│   └── KeyTaken                   409 key_taken
+├── VersionConflict                412 version_conflict
+├── TooLarge                       413 body_too_large
+├── UnsupportedMedia               415 unsupported_media_type
+├── Invalid                        422 validation_failed
+│   └── IdempotencyReused          422 idempotency_key_reused
+├── PreconditionRequired           428 precondition_required
+├── Unavailable                    503 unavailable, with Retry-After
+│   ├── EmbeddingUnavailable       503 embedding_unavailable
+│   ├── DatabaseUnavailable        503 database_unavailable
+│   └── PoolExhausted              503 pool_exhausted
+├── DeadlineExceeded               504 deadline_exceeded
+└── StorageFull                    507 storage_full
+StartupRefused                  no HTTP: the start stops with its message and exit code
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+EXIT_CONFIGURATION = 3
+EXIT_DEPENDENCY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One wrong field: an RFC 6901 pointer into the body, a stable code and a sentence, never the value."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class MnemeError(Exception):
+    """A refusal with a stable code that the API renders as an RFC 9457 problem."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+    title: ClassVar[str] = "Internal error"
+    default_retry_after_seconds: ClassVar[float | None] = None
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        errors: Iterable[FieldError] = (),
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(detail or self.title)
+        self.detail = detail or self.title
+        self.errors = tuple(errors)
+        self.retry_after_seconds = (
+            self.default_retry_after_seconds if retry_after_seconds is None else retry_after_seconds
+        )
+
+
+class Malformed(MnemeError):
+    """The body is not JSON that we read: syntax, encoding, depth, numbers or characters."""
+
+    status, code, title = 400, "malformed_body", "The body cannot be read"
+
+
+class Unauthenticated(MnemeError):
+    """No valid key came with the request; the same answer for every cause."""
+
+    status, code, title = 401, "unauthenticated", "A valid API key is required"
+
+
+class Forbidden(MnemeError):
+    """The key is valid but lacks the scope, or is bound to another user or agent than the body names."""
+
+    status, code, title = 403, "forbidden", "The key does not allow this"
+
+
+class NotFound(MnemeError):
+    """Unknown here, whether it does not exist or belongs to somebody else."""
+
+    status, code, title = 404, "not_found", "Not found"
+
+
+class Conflict(MnemeError):
+    """The request contradicts what is stored."""
+
+    status, code, title = 409, "conflict", "Conflict with the stored state"
+
+
+class IdempotencyInProgress(Conflict):
+    """The first request with this Idempotency-Key has not been answered yet."""
+
+    code, title = "idempotency_in_progress", "A request with this Idempotency-Key is in progress"
+    default_retry_after_seconds = 1.0
+
+
+class DuplicateContent(Conflict):
+    """An edit would make this memory equal to another active one of its scope."""
+
+    code, title = "duplicate_content", "Another memory already says this"
+
+
+class KeyTaken(Conflict):
+    """An edit would put a second active memory into the same slot."""
+
+    code, title = "key_taken", "Another active memory holds this key"
+
+
+class VersionConflict(MnemeError):
+    """If-Match names a version that is not the current one."""
+
+    status, code, title = 412, "version_conflict", "The memory has changed"
+
+
+class TooLarge(MnemeError):
+    """The body is larger than the route accepts."""
+
+    status, code, title = 413, "body_too_large", "The body is too large"
+
+
+class UnsupportedMedia(MnemeError):
+    """The body is not declared as JSON in UTF-8."""
+
+    status, code, title = 415, "unsupported_media_type", "Only application/json is accepted"
+
+
+class Invalid(MnemeError):
+    """A field is unknown, missing, blank, of the wrong type or out of range; `errors` names each."""
+
+    status, code, title = 422, "validation_failed", "The request is not valid"
+
+
+class IdempotencyReused(Invalid):
+    """The Idempotency-Key was used before with another body."""
+
+    code, title = "idempotency_key_reused", "This Idempotency-Key belongs to another request"
+
+
+class PreconditionRequired(MnemeError):
+    """The configuration demands If-Match for this verb."""
+
+    status, code, title = 428, "precondition_required", "If-Match is required"
+
+
+class Unavailable(MnemeError):
+    """Something that the service needs does not answer now; a retry is worth it."""
+
+    status, code, title = 503, "unavailable", "Temporarily unavailable"
+    default_retry_after_seconds = 1.0
+
+
+class EmbeddingUnavailable(Unavailable):
+    """The embedder is full, failing, switched off by its breaker, or gave a vector that cannot be used."""
+
+    code, title = "embedding_unavailable", "The embedder does not answer now"
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database cannot be reached or broke the connection; the transaction was not committed for certain."""
+
+    code, title = "database_unavailable", "The database does not answer now"
+
+
+class PoolExhausted(Unavailable):
+    """No database connection became free in time."""
+
+    code, title = "pool_exhausted", "All database connections are busy"
+
+
+class DeadlineExceeded(MnemeError):
+    """The work took longer than its limit and was stopped; nothing was written."""
+
+    status, code, title = 504, "deadline_exceeded", "The request took too long"
+
+
+class StorageFull(MnemeError):
+    """The database has no room left; reads still work."""
+
+    status, code, title = 507, "storage_full", "The storage is full"
+
+
+class StartupRefused(Exception):
+    """The process must not start; `exit_code` is 3 for the configuration and 4 for something it depends on."""
+
+    def __init__(self, message: str, *, exit_code: int = EXIT_CONFIGURATION) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code

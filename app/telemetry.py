@@ -1,0 +1,261 @@
+"""What operations sees: every Prometheus metric as an object, and JSON log lines on stdout.
+
+Invariant: neither a label nor a log field ever holds memory text, query text or a secret. Label sets are bounded and
+start at zero; errors are logged as type and frames, because messages of drivers quote the data.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, Final, TypedDict, Unpack
+from uuid import UUID
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+from pydantic_core import to_json
+
+LATENCY_SECONDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+"""Buckets of OpenTelemetry's http.server.request.duration, with two finer ones because a search takes milliseconds."""
+
+OPERATIONS: Final = ("write", "write_batch", "read", "list", "history", "update", "delete", "search")
+OUTCOMES: Final = ("ok", "refused", "failed")
+SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate")
+DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable")
+
+build_info = Gauge("mneme_build_info", "Always 1; what is running.", ["version", "python", "embedding_model"])
+
+http_requests = Counter("mneme_http_requests_total", "Requests answered.", ["method", "route", "status_class"])
+http_request_duration = Histogram(
+    "mneme_http_request_duration_seconds",
+    "Time from the request's first byte to the answer's last.",
+    ["method", "route"],
+    buckets=LATENCY_SECONDS,
+)
+http_requests_in_progress = Gauge("mneme_http_requests_in_progress", "Requests being answered now.")
+auth_failures = Counter(
+    "mneme_auth_failures_total", "Requests refused at the door.", ["reason"]
+)  # malformed, unknown, revoked, expired, missing, scope
+
+operation_duration = Histogram(
+    "mneme_operation_duration_seconds",
+    "Time of one use case.",
+    ["operation", "outcome"],
+    buckets=LATENCY_SECONDS,
+)
+memory_writes = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
+idempotency_replays = Counter("mneme_idempotency_replays_total", "Stored answers given again.")
+
+search_stage_duration = Histogram(
+    "mneme_search_stage_duration_seconds", "Time of one stage of a search.", ["stage"], buckets=LATENCY_SECONDS
+)
+search_results = Histogram("mneme_search_results", "Hits returned by a search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
+search_underfilled = Counter("mneme_search_underfilled_total", "Searches that an index limit cut short.", ["reason"])
+search_degraded = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
+usage_hits = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
+
+embedding_requests = Counter("mneme_embedding_requests_total", "Texts that asked for a vector.", ["kind", "outcome"])
+embedding_duration = Histogram(
+    "mneme_embedding_duration_seconds", "Time of one batch in the model.", buckets=LATENCY_SECONDS
+)
+embedding_batch_size = Histogram("mneme_embedding_batch_size", "Texts in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
+embedding_queue_depth = Gauge("mneme_embedding_queue_depth", "Texts waiting for the model.")
+embedding_queue_wait = Histogram(
+    "mneme_embedding_queue_wait_seconds", "Time a text waited for the model.", buckets=LATENCY_SECONDS
+)
+embedding_cache = Counter("mneme_embedding_cache_total", "Query vectors looked up in the cache.", ["result"])
+embedding_pending = Gauge(
+    "mneme_embedding_pending", "Memories without a vector, in the whole database: use max(), never sum()."
+)
+embedding_oldest_pending = Gauge(
+    "mneme_embedding_oldest_pending_seconds", "Age of the oldest memory without a vector: use max(), never sum()."
+)
+circuit_breaker_state = Gauge("mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"])
+circuit_breaker_transitions = Counter(
+    "mneme_circuit_breaker_transitions_total", "Changes of a breaker's state.", ["name", "state"]
+)
+
+db_pool_connections = Gauge("mneme_db_pool_connections", "Connections of the pool.", ["state"])
+db_pool_acquire = Histogram("mneme_db_pool_acquire_seconds", "Time to get a connection.", buckets=LATENCY_SECONDS)
+db_pool_timeouts = Counter("mneme_db_pool_timeouts_total", "Requests that got no connection in time.")
+db_errors = Counter("mneme_db_errors_total", "Errors of the database by SQLSTATE class.", ["sqlstate_class"])
+
+event_loop_lag = Histogram(
+    "mneme_event_loop_lag_seconds",
+    "How much later than asked the event loop ran a sampler.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+event_loop_stalls = Counter("mneme_event_loop_stalls_total", "Lags of more than 250 ms.")
+
+job_runs = Counter("mneme_job_runs_total", "Runs of a job.", ["job", "outcome"])
+job_duration = Histogram(
+    "mneme_job_duration_seconds", "Time of one run.", ["job"], buckets=(0.01, 0.1, 1, 10, 60, 300, 1800, 7200)
+)
+job_rows = Counter("mneme_job_rows_total", "Rows that a job changed.", ["job"])
+job_last_success = Gauge("mneme_job_last_success_timestamp_seconds", "When the job last ended well.", ["job"])
+job_lease_lost = Counter("mneme_job_lease_lost_total", "Runs that lost their lease to another process.", ["job"])
+
+_BOUNDED: Final = (
+    (auth_failures, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
+    (operation_duration, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
+    (memory_writes, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
+    (search_stage_duration, tuple((stage,) for stage in SEARCH_STAGES)),
+    (search_underfilled, (("ann_budget",), ("timeout",))),
+    (search_degraded, tuple((reason,) for reason in DEGRADATIONS)),
+    (usage_hits, (("flushed",), ("dropped",))),
+    (embedding_requests, tuple(
+        (kind, outcome)
+        for kind in ("query", "document")
+        for outcome in ("ok", "failed", "rejected", "cancelled")
+    )),
+    (embedding_cache, (("hit",), ("miss",))),
+    (circuit_breaker_state, (("embedding",),)),
+    (circuit_breaker_transitions, tuple(("embedding", state) for state in ("closed", "half_open", "open"))),
+    (db_pool_connections, (("checked_out",), ("idle",))),
+    (db_errors, (("08",), ("22",), ("23",), ("40",), ("42",), ("53",), ("55",), ("57",), ("58",), ("XX",), ("other",))),
+)  # fmt: skip
+for _metric, _label_sets in _BOUNDED:
+    for _labels in _label_sets:
+        _metric.labels(*_labels)
+
+_request: ContextVar[dict[str, Any]] = ContextVar("mneme_request")
+_process: dict[str, str] = {"service": "mneme", "version": "unknown"}
+
+
+def begin_request(request_id: str) -> dict[str, Any]:
+    """Open the note of one request; whatever is logged in its task carries it, and the access line prints it."""
+    note: dict[str, Any] = {"request_id": request_id}
+    _request.set(note)
+    return note
+
+
+def request_id() -> str | None:
+    """The id of the request that this task answers, or None outside of one."""
+    note = _request.get(None)
+    return None if note is None else str(note["request_id"])
+
+
+class Facts(TypedDict, total=False):
+    """What an access line may say besides the request itself: ids, counts and codes, never text."""
+
+    operation: str
+    memory_id: UUID
+    tenant_id: UUID
+    key_id: UUID
+    outcome: str
+    hits: int
+    items: int
+    degraded: str
+    error_code: str
+
+
+def annotate(**facts: Unpack[Facts]) -> None:
+    """Put facts about this request on its access line.
+
+    `operation` is one of OPERATIONS and also names the request in mneme_operation_duration_seconds.
+    """
+    if (note := _request.get(None)) is not None:
+        note.update(facts)
+
+
+@contextmanager
+def search_stage(stage: str) -> Iterator[None]:
+    """Time one of SEARCH_STAGES, also when it fails."""
+    started = perf_counter()
+    try:
+        yield
+    finally:
+        search_stage_duration.labels(stage).observe(perf_counter() - started)
+
+
+def write_line(fields: MutableMapping[str, Any]) -> None:
+    """Print one JSON line on stdout; a broken stdout never fails a request."""
+    with suppress(OSError, ValueError):
+        sys.stdout.write(to_json(fields, fallback=lambda value: type(value).__name__).decode() + "\n")
+        sys.stdout.flush()
+
+
+def timestamp() -> str:
+    """Now in RFC 3339 with milliseconds and Z, for log lines."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"  # noqa: TID251 - a log line says when
+
+
+def stamp(event: str, level: str = "info") -> dict[str, Any]:
+    """The fields that every line begins with."""
+    return {"ts": timestamp(), "level": level, "event": event, **_process}
+
+
+def configure_logging(*, service: str, version: str, level: str = "INFO") -> None:
+    """Send structlog and the standard library's loggers to stdout as JSON lines of `level` and above."""
+    _process.update(service=service, version=version)
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[_finish],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=_LineLogger,
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_StandardHandler()], level=max(threshold, logging.WARNING), force=True)
+    for name in ("uvicorn", "uvicorn.error", "alembic", "workers", "app"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [], True
+        logger.setLevel(threshold)
+
+
+def log() -> Any:
+    """The logger of the process: `log().info("event", field=value)`."""
+    return structlog.get_logger()
+
+
+def frames(error: BaseException) -> dict[str, Any]:
+    """An error as its type and where it was raised, without its message."""
+    stack = traceback.extract_tb(error.__traceback__)[-12:]
+    return {
+        "error": f"{type(error).__module__}.{type(error).__qualname__}",
+        "frames": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in stack],
+    }
+
+
+class _LineLogger:
+    """Where structlog hands over a finished line."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def msg(self, **fields: Any) -> None:
+        write_line(fields)
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _StandardHandler(logging.Handler):
+    """Records of other libraries: the first line, and their arguments only where we know what these are."""
+
+    trusted: Final = ("uvicorn", "alembic", "apscheduler", "workers", "app")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trusted = record.name.split(".")[0] in self.trusted
+        try:
+            text = record.getMessage() if trusted else str(record.msg)
+        except (TypeError, ValueError):
+            text = str(record.msg)
+        fields = stamp(text.split("\n")[0].strip(), record.levelname.lower()) | {"logger": record.name}
+        if record.exc_info and record.exc_info[1]:
+            fields |= frames(record.exc_info[1])
+        write_line(fields)
+
+
+def _finish(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    fields = stamp(event.pop("event"), "error" if method == "exception" else method)
+    error = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if error is True else error
+    if (request := request_id()) is not None:
+        fields["request_id"] = request
+    fields |= event
+    return fields | frames(error) if isinstance(error, BaseException) else fields
