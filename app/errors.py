@@ -187,9 +187,9 @@ class StorageFull(MnemeError):
 
 
 class StartupRefused(Exception):
-    """The process must not start; `exit_code` is 3 for the configuration and 4 for something it depends on."""
+    """The process must not start; exit code 3 when the configuration is wrong, 4 when a dependency is missing."""
 
-    def __init__(self, message: str, *, exit_code: int = EXIT_CONFIGURATION) -> None:
+    def __init__(self, message: str, *, dependency: bool = False) -> None:
         super().__init__(message)
         self.message = message
-        self.exit_code = exit_code
+        self.exit_code = EXIT_DEPENDENCY if dependency else EXIT_CONFIGURATION

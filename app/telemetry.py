@@ -1,4 +1,4 @@
-"""What operations sees: every Prometheus metric as an object, and JSON log lines on stdout.
+"""What operations sees: every Prometheus metric as an object (mneme_db_errors_total is DB_ERRORS), and JSON log lines.
 
 Invariant: neither a label nor a log field ever holds memory text, query text or a secret. Label sets are bounded and
 start at zero; errors are logged as type and frames, because messages of drivers quote the data.
@@ -29,96 +29,100 @@ OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate")
 DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable")
 
-build_info = Gauge("mneme_build_info", "Always 1; what is running.", ["version", "python", "embedding_model"])
+BUILD_INFO = Gauge("mneme_build_info", "Always 1; what is running.", ["version", "python", "embedding_model"])
 
-http_requests = Counter("mneme_http_requests_total", "Requests answered.", ["method", "route", "status_class"])
-http_request_duration = Histogram(
+HTTP_REQUESTS = Counter("mneme_http_requests_total", "Requests answered.", ["method", "route", "status_class"])
+HTTP_REQUEST_DURATION_SECONDS = Histogram(
     "mneme_http_request_duration_seconds",
     "Time from the request's first byte to the answer's last.",
     ["method", "route"],
     buckets=LATENCY_SECONDS,
 )
-http_requests_in_progress = Gauge("mneme_http_requests_in_progress", "Requests being answered now.")
-auth_failures = Counter(
+HTTP_REQUESTS_IN_PROGRESS = Gauge("mneme_http_requests_in_progress", "Requests being answered now.")
+AUTH_FAILURES = Counter(
     "mneme_auth_failures_total", "Requests refused at the door.", ["reason"]
 )  # malformed, unknown, revoked, expired, missing, scope
 
-operation_duration = Histogram(
+OPERATION_DURATION_SECONDS = Histogram(
     "mneme_operation_duration_seconds",
     "Time of one use case.",
     ["operation", "outcome"],
     buckets=LATENCY_SECONDS,
 )
-memory_writes = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
-idempotency_replays = Counter("mneme_idempotency_replays_total", "Stored answers given again.")
+MEMORY_WRITES = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
+IDEMPOTENCY_REPLAYS = Counter("mneme_idempotency_replays_total", "Stored answers given again.")
 
-search_stage_duration = Histogram(
+SEARCH_STAGE_DURATION_SECONDS = Histogram(
     "mneme_search_stage_duration_seconds", "Time of one stage of a search.", ["stage"], buckets=LATENCY_SECONDS
 )
-search_results = Histogram("mneme_search_results", "Hits returned by a search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
-search_underfilled = Counter("mneme_search_underfilled_total", "Searches that an index limit cut short.", ["reason"])
-search_degraded = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
-usage_hits = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
+SEARCH_RESULTS = Histogram("mneme_search_results", "Hits returned by a search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
+SEARCH_UNDERFILLED = Counter("mneme_search_underfilled_total", "Searches that an index limit cut short.", ["reason"])
+SEARCH_DEGRADED = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
+USAGE_HITS = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
 
-embedding_requests = Counter("mneme_embedding_requests_total", "Texts that asked for a vector.", ["kind", "outcome"])
-embedding_duration = Histogram(
+EMBEDDING_REQUESTS = Counter("mneme_embedding_requests_total", "Texts that asked for a vector.", ["kind", "outcome"])
+EMBEDDING_DURATION_SECONDS = Histogram(
     "mneme_embedding_duration_seconds", "Time of one batch in the model.", buckets=LATENCY_SECONDS
 )
-embedding_batch_size = Histogram("mneme_embedding_batch_size", "Texts in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
-embedding_queue_depth = Gauge("mneme_embedding_queue_depth", "Texts waiting for the model.")
-embedding_queue_wait = Histogram(
+EMBEDDING_BATCH_SIZE = Histogram("mneme_embedding_batch_size", "Texts in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
+EMBEDDING_QUEUE_DEPTH = Gauge("mneme_embedding_queue_depth", "Texts waiting for the model.")
+EMBEDDING_QUEUE_WAIT_SECONDS = Histogram(
     "mneme_embedding_queue_wait_seconds", "Time a text waited for the model.", buckets=LATENCY_SECONDS
 )
-embedding_cache = Counter("mneme_embedding_cache_total", "Query vectors looked up in the cache.", ["result"])
-embedding_pending = Gauge(
+EMBEDDING_CACHE = Counter("mneme_embedding_cache_total", "Query vectors looked up in the cache.", ["result"])
+EMBEDDING_PENDING = Gauge(
     "mneme_embedding_pending", "Memories without a vector, in the whole database: use max(), never sum()."
 )
-embedding_oldest_pending = Gauge(
+EMBEDDING_OLDEST_PENDING_SECONDS = Gauge(
     "mneme_embedding_oldest_pending_seconds", "Age of the oldest memory without a vector: use max(), never sum()."
 )
-circuit_breaker_state = Gauge("mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"])
-circuit_breaker_transitions = Counter(
+CIRCUIT_BREAKER_STATE = Gauge("mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"])
+CIRCUIT_BREAKER_TRANSITIONS = Counter(
     "mneme_circuit_breaker_transitions_total", "Changes of a breaker's state.", ["name", "state"]
 )
 
-db_pool_connections = Gauge("mneme_db_pool_connections", "Connections of the pool.", ["state"])
-db_pool_acquire = Histogram("mneme_db_pool_acquire_seconds", "Time to get a connection.", buckets=LATENCY_SECONDS)
-db_pool_timeouts = Counter("mneme_db_pool_timeouts_total", "Requests that got no connection in time.")
-db_errors = Counter("mneme_db_errors_total", "Errors of the database by SQLSTATE class.", ["sqlstate_class"])
+DB_POOL_CONNECTIONS = Gauge("mneme_db_pool_connections", "Connections of the pool.", ["state"])
+DB_POOL_ACQUIRE_SECONDS = Histogram(
+    "mneme_db_pool_acquire_seconds", "Time to get a connection.", buckets=LATENCY_SECONDS
+)
+DB_POOL_TIMEOUTS = Counter("mneme_db_pool_timeouts_total", "Requests that got no connection in time.")
+DB_ERRORS = Counter("mneme_db_errors_total", "Errors of the database by SQLSTATE class.", ["sqlstate_class"])
 
-event_loop_lag = Histogram(
+EVENT_LOOP_LAG_SECONDS = Histogram(
     "mneme_event_loop_lag_seconds",
     "How much later than asked the event loop ran a sampler.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
-event_loop_stalls = Counter("mneme_event_loop_stalls_total", "Lags of more than 250 ms.")
+EVENT_LOOP_STALLS = Counter("mneme_event_loop_stalls_total", "Lags of more than 250 ms.")
 
-job_runs = Counter("mneme_job_runs_total", "Runs of a job.", ["job", "outcome"])
-job_duration = Histogram(
+JOB_RUNS = Counter("mneme_job_runs_total", "Runs of a job.", ["job", "outcome"])
+JOB_DURATION_SECONDS = Histogram(
     "mneme_job_duration_seconds", "Time of one run.", ["job"], buckets=(0.01, 0.1, 1, 10, 60, 300, 1800, 7200)
 )
-job_rows = Counter("mneme_job_rows_total", "Rows that a job changed.", ["job"])
-job_last_success = Gauge("mneme_job_last_success_timestamp_seconds", "When the job last ended well.", ["job"])
-job_lease_lost = Counter("mneme_job_lease_lost_total", "Runs that lost their lease to another process.", ["job"])
+JOB_ROWS = Counter("mneme_job_rows_total", "Rows that a job changed.", ["job"])
+JOB_LAST_SUCCESS_TIMESTAMP_SECONDS = Gauge(
+    "mneme_job_last_success_timestamp_seconds", "When the job last ended well.", ["job"]
+)
+JOB_LEASE_LOST = Counter("mneme_job_lease_lost_total", "Runs that lost their lease to another process.", ["job"])
 
 _BOUNDED: Final = (
-    (auth_failures, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
-    (operation_duration, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
-    (memory_writes, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
-    (search_stage_duration, tuple((stage,) for stage in SEARCH_STAGES)),
-    (search_underfilled, (("ann_budget",), ("timeout",))),
-    (search_degraded, tuple((reason,) for reason in DEGRADATIONS)),
-    (usage_hits, (("flushed",), ("dropped",))),
-    (embedding_requests, tuple(
+    (AUTH_FAILURES, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
+    (OPERATION_DURATION_SECONDS, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
+    (MEMORY_WRITES, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
+    (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
+    (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
+    (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),
+    (USAGE_HITS, (("flushed",), ("dropped",))),
+    (EMBEDDING_REQUESTS, tuple(
         (kind, outcome)
         for kind in ("query", "document")
         for outcome in ("ok", "failed", "rejected", "cancelled")
     )),
-    (embedding_cache, (("hit",), ("miss",))),
-    (circuit_breaker_state, (("embedding",),)),
-    (circuit_breaker_transitions, tuple(("embedding", state) for state in ("closed", "half_open", "open"))),
-    (db_pool_connections, (("checked_out",), ("idle",))),
-    (db_errors, (("08",), ("22",), ("23",), ("40",), ("42",), ("53",), ("55",), ("57",), ("58",), ("XX",), ("other",))),
+    (EMBEDDING_CACHE, (("hit",), ("miss",))),
+    (CIRCUIT_BREAKER_STATE, (("embedding",),)),
+    (CIRCUIT_BREAKER_TRANSITIONS, tuple(("embedding", state) for state in ("closed", "half_open", "open"))),
+    (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
+    (DB_ERRORS, (("connection",), ("08",), ("22",), ("23",), ("40",), ("42",), ("53",), ("55",), ("57",), ("58",), ("XX",), ("other",))),
 )  # fmt: skip
 for _metric, _label_sets in _BOUNDED:
     for _labels in _label_sets:
@@ -171,7 +175,7 @@ def search_stage(stage: str) -> Iterator[None]:
     try:
         yield
     finally:
-        search_stage_duration.labels(stage).observe(perf_counter() - started)
+        SEARCH_STAGE_DURATION_SECONDS.labels(stage).observe(perf_counter() - started)
 
 
 def write_line(fields: MutableMapping[str, Any]) -> None:
