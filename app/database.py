@@ -1,0 +1,381 @@
+"""The one door to PostgreSQL: a pool, and transactions that know whose rows they may touch.
+
+Invariant: every statement runs inside a transaction that first takes a role without rights of its own over other
+tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); nothing outlives that transaction.
+"""
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn
+from uuid import UUID
+
+import asyncpg
+import numpy as np
+import orjson
+from pydantic import BaseModel, Field, SecretStr
+from sqlalchemy import event, text
+from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+
+from app import telemetry
+from app.errors import (
+    DatabaseUnavailable,
+    DeadlineExceeded,
+    MnemeError,
+    PoolExhausted,
+    StartupRefused,
+    StorageFull,
+)
+
+APP_ROLE = "mneme_app"
+WORKER_ROLE = "mneme_worker"
+MIN_POSTGRESQL = 16
+MIN_PGVECTOR = (0, 8, 4)
+KEYWORD_DIMENSIONS = 1_000_000_000  # pgvector's limit for sparsevec
+
+
+class DatabaseConfig(BaseModel, extra="forbid"):
+    """Where the database is and how patient the service is with it."""
+
+    url: SecretStr | None = Field(
+        None, description="postgresql+asyncpg://… of the service's login role; empty: the embedded server."
+    )
+    owner_url: SecretStr | None = Field(
+        None, description="URL of the role that owns the schema, for migrations; default: url."
+    )
+    pool_size: int = Field(12, ge=1, le=200, description="Connections a process keeps.")
+    pool_timeout_seconds: float = Field(
+        2.0, gt=0, description="Longest wait for a free connection before 503 pool_exhausted."
+    )
+    connect_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for a new connection.")
+    start_timeout_seconds: float = Field(
+        60.0, ge=0, description="How long a start waits for a database that is not yet ready."
+    )
+    statement_timeout_ms: int = Field(5_000, ge=1, description="Longest statement.")
+    lock_timeout_ms: int = Field(2_000, ge=1, description="Longest wait for a row or table lock.")
+    idle_in_transaction_timeout_ms: int = Field(
+        10_000, ge=1, description="PostgreSQL ends a transaction idle for longer."
+    )
+
+
+class Statement:
+    """SQL with named parameters, compiled once to the driver's numbered form."""
+
+    __slots__ = ("names", "sql")
+
+    def __init__(self, sql_text: str) -> None:
+        compiled = text(sql_text).compile(dialect=asyncpg_dialect())
+        self.sql = str(compiled)
+        self.names: tuple[str, ...] = tuple(compiled.positiontup or ())  # type: ignore[attr-defined]
+
+    def arguments(self, values: Mapping[str, Any]) -> list[Any]:
+        return [values[name] for name in self.names]
+
+
+def sql(sql_text: str) -> Statement:
+    """Compile SQL with `:named` parameters; made for module-level constants."""
+    return Statement(sql_text)
+
+
+class Transaction:
+    """One open transaction; its methods take the statement's named parameters."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: "asyncpg.Connection[Any]") -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: Statement, **values: Any) -> "list[asyncpg.Record]":
+        return await self._connection.fetch(statement.sql, *statement.arguments(values))
+
+    async def fetch_row(self, statement: Statement, **values: Any) -> "asyncpg.Record | None":
+        return await self._connection.fetchrow(statement.sql, *statement.arguments(values))
+
+    async def fetch_value(self, statement: Statement, **values: Any) -> Any:
+        return await self._connection.fetchval(statement.sql, *statement.arguments(values))
+
+    async def execute(self, statement: Statement, **values: Any) -> int:
+        """Run a statement and return how many rows it touched."""
+        done = await self._connection.execute(statement.sql, *statement.arguments(values))
+        return int(done.rpartition(" ")[2]) if done[-1:].isdigit() else 0
+
+
+class Scope:
+    """`async with` around one transaction: begins with role and tenant in one packet, commits on a clean exit."""
+
+    __slots__ = ("_begin", "_database", "_driver", "_pooled")
+
+    def __init__(self, database: "Database", begin: str) -> None:
+        self._database, self._begin = database, begin
+        self._pooled: PoolProxiedConnection | None = None
+        self._driver: Any = None
+
+    async def __aenter__(self) -> Transaction:
+        try:
+            # A pooled connection may have died unnoticed. Nothing has happened yet, so a second try is always safe
+            # and costs nothing while all is well (a ping per checkout would cost a round trip).
+            for last in (False, True):
+                await self._checkout()
+                try:
+                    await self._driver.execute(self._begin)
+                    return Transaction(self._driver)
+                except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+                    self._discard()
+                    if last:
+                        raise
+            raise AssertionError("unreachable")
+        except BaseException as error:
+            self._discard()
+            _raise(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self._driver.execute("COMMIT")
+            elif not isinstance(error, Exception) or isinstance(error, TimeoutError) or self._driver.is_closed():
+                # Interrupted between command and answer: the connection may be one answer behind. Never reuse it.
+                self._discard()
+            else:
+                await self._driver.execute("ROLLBACK")
+        except BaseException as failure:
+            self._discard()
+            if error is None or not isinstance(failure, Exception):
+                _raise(failure)
+        finally:
+            if self._pooled is not None:
+                self._pooled.close()
+                self._pooled = None
+        if error is not None and (problem := _translated(error)) is not error:
+            raise problem from error
+
+    async def _checkout(self) -> None:
+        started = time.perf_counter()
+        self._pooled = await self._database.engine.raw_connection()
+        telemetry.DB_POOL_ACQUIRE_SECONDS.observe(time.perf_counter() - started)
+        self._driver = self._pooled.driver_connection
+
+    def _discard(self) -> None:
+        if self._pooled is not None:
+            self._pooled.invalidate()
+            self._pooled = None
+
+
+class Database:
+    """The pool of one process. Open transactions with read(), write() or work()."""
+
+    def __init__(self, config: DatabaseConfig) -> None:
+        if config.url is None:
+            raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
+        self.engine = _engine(config)
+
+    @staticmethod
+    async def connect(config: DatabaseConfig) -> "Database":
+        """Open the pool and check server, extension and roles; raises StartupRefused with a plain message."""
+        database = Database(config)
+        deadline = time.monotonic() + config.start_timeout_seconds
+        try:
+            while True:
+                try:
+                    await database._check()
+                    return database
+                except DatabaseUnavailable as error:
+                    if time.monotonic() > deadline:
+                        raise StartupRefused(f"database not reachable: {error.detail}", dependency=True) from error
+                    await asyncio.sleep(0.5)
+        except BaseException:
+            await database.close()
+            raise
+
+    def read(self, tenant_id: UUID) -> Scope:
+        """A READ ONLY transaction that sees one tenant's rows."""
+        return Scope(
+            self, f"BEGIN READ ONLY; SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
+        )
+
+    def write(self, tenant_id: UUID, lock: int | None = None) -> Scope:
+        """A transaction that sees and changes one tenant's rows; `lock` (int64) is held until it ends."""
+        begin = f"BEGIN; SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
+        if lock is not None:
+            begin += f"; SELECT pg_advisory_xact_lock({int(lock)})"
+        return Scope(self, begin)
+
+    def work(self) -> Scope:
+        """A transaction over the work queues, usage counters, jobs and generations of all tenants, never over memories."""
+        return Scope(self, f"BEGIN; SET LOCAL ROLE {WORKER_ROLE}")
+
+    async def ping(self) -> None:
+        """One round trip; raises DatabaseUnavailable, PoolExhausted or DeadlineExceeded."""
+        async with self.work() as transaction:
+            await transaction.fetch_value(_ONE)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    @property
+    def checked_out(self) -> int:
+        pool = self.engine.pool
+        return pool.checkedout() if isinstance(pool, QueuePool) else 0
+
+    @property
+    def size(self) -> int:
+        pool = self.engine.pool
+        return pool.size() if isinstance(pool, QueuePool) else 0
+
+    async def _check(self) -> None:
+        pooled: PoolProxiedConnection | None = None
+        try:
+            pooled = await self.engine.raw_connection()
+            driver: Any = pooled.driver_connection
+            row = await driver.fetchrow(_CHECK)
+        except BaseException as error:
+            if pooled is not None:
+                pooled.invalidate()
+            _raise(error)
+        pooled.close()
+        if row["version"] // 10_000 < MIN_POSTGRESQL:
+            raise StartupRefused(
+                f"PostgreSQL {MIN_POSTGRESQL} or newer is needed, this server is {row['version'] // 10_000}"
+            )
+        if row["pgvector"] is None:
+            raise StartupRefused("the extension `vector` is not in this database: run `mneme db migrate`")
+        if tuple(map(int, row["pgvector"].split("."))) < MIN_PGVECTOR:
+            wanted = ".".join(map(str, MIN_PGVECTOR))
+            raise StartupRefused(f"pgvector {wanted} or newer is needed, this database has {row['pgvector']}")
+        if row["member"] is None:
+            raise StartupRefused(f"the roles {APP_ROLE} and {WORKER_ROLE} do not exist: run `mneme db migrate`")
+        if not row["member"]:
+            raise StartupRefused(
+                f"the login role must be a member of {APP_ROLE} and {WORKER_ROLE}: see docs/operations.md"
+            )
+        if row["powerful"]:
+            raise StartupRefused(f"{APP_ROLE} or {WORKER_ROLE} is a superuser, bypasses row security or owns tables")
+
+
+_ONE = sql("SELECT 1")
+_CHECK = f"""
+SELECT current_setting('server_version_num')::int AS version,
+       (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
+       (SELECT bool_and(pg_has_role(session_user, oid, 'SET')) FROM pg_roles
+        WHERE rolname IN ('{APP_ROLE}', '{WORKER_ROLE}') HAVING count(*) = 2) AS member,
+       EXISTS (SELECT FROM pg_roles WHERE rolname IN ('{APP_ROLE}', '{WORKER_ROLE}') AND (rolsuper OR rolbypassrls))
+       OR EXISTS (SELECT FROM pg_tables WHERE tableowner IN ('{APP_ROLE}', '{WORKER_ROLE}')) AS powerful
+"""
+
+
+def _engine(config: DatabaseConfig) -> AsyncEngine:
+    assert config.url is not None
+    engine = create_async_engine(
+        config.url.get_secret_value(),
+        isolation_level="AUTOCOMMIT",  # Scope speaks BEGIN and COMMIT itself, with role and tenant in the same packet
+        pool_size=config.pool_size,
+        max_overflow=0,
+        pool_timeout=config.pool_timeout_seconds,
+        pool_reset_on_return=None,
+        connect_args={
+            "timeout": config.connect_timeout_seconds,
+            "command_timeout": 2 * config.statement_timeout_ms / 1000,  # a frozen server answers nothing at all
+            "server_settings": {
+                "application_name": "mneme",
+                "timezone": "UTC",
+                "statement_timeout": str(config.statement_timeout_ms),
+                "lock_timeout": str(config.lock_timeout_ms),
+                "idle_in_transaction_session_timeout": str(config.idle_in_transaction_timeout_ms),
+                "jit": "off",
+            },
+        },
+    )
+    event.listen(engine.sync_engine, "connect", _on_connect)
+    return engine
+
+
+def _on_connect(adapter: Any, _: Any) -> None:
+    adapter.run_async(_register_codecs)
+
+
+async def _register_codecs(connection: "asyncpg.Connection[Any]") -> None:
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        encoder=lambda value: b"\x01" + orjson.dumps(value),
+        decoder=lambda value: orjson.loads(value[1:]),
+        format="binary",
+    )
+    schema = await connection.fetchval(
+        "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
+    )
+    if schema is None:
+        return  # before the first migration; Database._check says so
+    await connection.set_type_codec(
+        "halfvec", schema=schema, encoder=_encode_halfvec, decoder=_decode_halfvec, format="binary"
+    )
+    await connection.set_type_codec(
+        "sparsevec", schema=schema, encoder=_encode_sparsevec, decoder=_decode_sparsevec, format="binary"
+    )
+
+
+# pgvector's own HalfVector and SparseVector build Python lists on the way; these speak its wire format from numpy.
+def _encode_halfvec(value: np.ndarray) -> bytes:
+    return struct.pack(">HH", len(value), 0) + value.astype(">f2").tobytes()
+
+
+def _decode_halfvec(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, ">f2", offset=4).astype(np.float32)
+
+
+def _encode_sparsevec(value: tuple[Sequence[int], Sequence[float]]) -> bytes:
+    ids, weights = value
+    return struct.pack(f">iii{len(ids)}i{len(ids)}f", KEYWORD_DIMENSIONS, len(ids), 0, *ids, *weights)
+
+
+def _decode_sparsevec(data: bytes) -> tuple[Sequence[int], Sequence[float]]:
+    count = struct.unpack_from(">i", data, 4)[0]
+    return struct.unpack_from(f">{count}i", data, 12), struct.unpack_from(f">{count}f", data, 12 + 4 * count)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    problem = _translated(error)
+    if problem is error:
+        raise error
+    raise problem from error
+
+
+def _translated(error: BaseException) -> BaseException:
+    """The service's own error for a database failure; any other error is returned as it is."""
+    if isinstance(error, DBAPIError) and error.orig is not None and error.orig.__cause__ is not None:
+        error = error.orig.__cause__
+    for kinds, problem in _TRANSLATIONS:
+        if isinstance(error, kinds):
+            sqlstate = getattr(error, "sqlstate", None)
+            telemetry.DB_ERRORS.labels(
+                sqlstate_class=(sqlstate or "connection")[:2] if sqlstate else "connection"
+            ).inc()
+            return problem(f"{type(error).__name__}")
+    return error
+
+
+_TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], Callable[[str], MnemeError]], ...] = (
+    ((PoolTimeout,), PoolExhausted),
+    ((asyncpg.DiskFullError,), StorageFull),
+    ((asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, TimeoutError), DeadlineExceeded),
+    (
+        (
+            asyncpg.PostgresConnectionError,
+            asyncpg.OperatorInterventionError,
+            asyncpg.InsufficientResourcesError,
+            asyncpg.TransactionRollbackError,
+            asyncpg.IdleInTransactionSessionTimeoutError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            OSError,
+        ),
+        DatabaseUnavailable,
+    ),
+)
