@@ -122,8 +122,7 @@ _BOUNDED: Final = (
     (CIRCUIT_BREAKER_STATE, (("embedding",),)),
     (CIRCUIT_BREAKER_TRANSITIONS, tuple(("embedding", state) for state in ("closed", "half_open", "open"))),
     (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
-    (DB_ERRORS, (("connection",), ("08",), ("22",), ("23",), ("40",), ("42",), ("53",), ("55",), ("57",), ("58",), ("XX",),
-                 ("other",))),
+    (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "XX", "other"))),
 )  # fmt: skip
 for _metric, _label_sets in _BOUNDED:
     for _labels in _label_sets:
