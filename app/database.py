@@ -5,6 +5,7 @@ tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); n
 """
 
 import asyncio
+import re
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,7 @@ import asyncpg
 import numpy as np
 import orjson
 from pydantic import BaseModel, Field, SecretStr
-from sqlalchemy import event, text
-from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -43,44 +43,38 @@ KEYWORD_DIMENSIONS = 1_000_000_000  # pgvector's limit for sparsevec
 class DatabaseConfig(BaseModel, extra="forbid"):
     """Where the database is and how patient the service is with it."""
 
-    url: SecretStr | None = Field(
-        None, description="postgresql+asyncpg://… of the service's login role; empty: the embedded server."
-    )
-    owner_url: SecretStr | None = Field(
-        None, description="URL of the role that owns the schema, for migrations; default: url."
-    )
+    url: SecretStr | None = Field(None, description="postgresql+asyncpg://… of the login role; empty: embedded server.")
+    owner_url: SecretStr | None = Field(None, description="URL of the schema's owner, for migrations; default: url.")
     pool_size: int = Field(12, ge=1, le=200, description="Connections a process keeps.")
-    pool_timeout_seconds: float = Field(
-        2.0, gt=0, description="Longest wait for a free connection before 503 pool_exhausted."
-    )
+    pool_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a connection before 503.")
     connect_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for a new connection.")
-    start_timeout_seconds: float = Field(
-        60.0, ge=0, description="How long a start waits for a database that is not yet ready."
-    )
+    start_timeout_seconds: float = Field(60.0, ge=0, description="How long a start waits for the database.")
     statement_timeout_ms: int = Field(5_000, ge=1, description="Longest statement.")
     lock_timeout_ms: int = Field(2_000, ge=1, description="Longest wait for a row or table lock.")
-    idle_in_transaction_timeout_ms: int = Field(
-        10_000, ge=1, description="PostgreSQL ends a transaction idle for longer."
-    )
+    idle_in_transaction_timeout_ms: int = Field(10_000, ge=1, description="Longest idle time within a transaction.")
 
 
 class Statement:
-    """SQL with named parameters, compiled once to the driver's numbered form."""
+    """SQL with `:named` parameters, turned once into the driver's numbered form; made for module-level constants."""
 
     __slots__ = ("names", "sql")
 
     def __init__(self, sql_text: str) -> None:
-        compiled = text(sql_text).compile(dialect=asyncpg_dialect())
-        self.sql = str(compiled)
-        self.names: tuple[str, ...] = tuple(compiled.positiontup or ())  # type: ignore[attr-defined]
+        names: dict[str, None] = {}
+
+        def numbered(match: re.Match[str]) -> str:
+            names.setdefault(match[1])
+            return f"${list(names).index(match[1]) + 1}"
+
+        self.sql = _PARAMETER.sub(numbered, sql_text)
+        self.names = tuple(names)
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[name] for name in self.names]
 
 
-def sql(sql_text: str) -> Statement:
-    """Compile SQL with `:named` parameters; made for module-level constants."""
-    return Statement(sql_text)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")  # not the casts `::type`
+sql = Statement
 
 
 class Transaction:
@@ -88,11 +82,12 @@ class Transaction:
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: "asyncpg.Connection[Any]") -> None:
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         self._connection = connection
 
     async def fetch(self, statement: Statement, **values: Any) -> "list[asyncpg.Record]":
-        return await self._connection.fetch(statement.sql, *statement.arguments(values))
+        rows: list[asyncpg.Record] = await self._connection.fetch(statement.sql, *statement.arguments(values))
+        return rows
 
     async def fetch_row(self, statement: Statement, **values: Any) -> "asyncpg.Record | None":
         return await self._connection.fetchrow(statement.sql, *statement.arguments(values))
@@ -118,21 +113,20 @@ class Scope:
 
     async def __aenter__(self) -> Transaction:
         try:
-            # A pooled connection may have died unnoticed. Nothing has happened yet, so a second try is always safe
-            # and costs nothing while all is well (a ping per checkout would cost a round trip).
-            for last in (False, True):
+            await self._checkout()
+            try:
+                await self._driver.execute(self._begin)
+            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
+                # A pooled connection died unnoticed, its neighbours probably too: start afresh. Nothing has happened
+                # yet, so a second try is safe and costs nothing while all is well, as a ping per checkout would.
+                self._discard()
+                await self._database.engine.dispose(close=False)
                 await self._checkout()
-                try:
-                    await self._driver.execute(self._begin)
-                    return Transaction(self._driver)
-                except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
-                    self._discard()
-                    if last:
-                        raise
-            raise AssertionError("unreachable")
+                await self._driver.execute(self._begin)
         except BaseException as error:
             self._discard()
             _raise(error)
+        return Transaction(self._driver)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -174,7 +168,7 @@ class Database:
     def __init__(self, config: DatabaseConfig) -> None:
         if config.url is None:
             raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
-        self.engine = _engine(config)
+        self.engine = _engine(config, config.url.get_secret_value())
 
     @staticmethod
     async def connect(config: DatabaseConfig) -> "Database":
@@ -202,13 +196,13 @@ class Database:
 
     def write(self, tenant_id: UUID, lock: int | None = None) -> Scope:
         """A transaction that sees and changes one tenant's rows; `lock` (int64) is held until it ends."""
-        begin = f"BEGIN; SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
+        begin = f"BEGIN; {_as_tenant(tenant_id)}"
         if lock is not None:
             begin += f"; SELECT pg_advisory_xact_lock({int(lock)})"
         return Scope(self, begin)
 
     def work(self) -> Scope:
-        """A transaction over the work queues, usage counters, jobs and generations of all tenants, never over memories."""
+        """A transaction over queues, usage counters, jobs and generations of all tenants, never over memories."""
         return Scope(self, f"BEGIN; SET LOCAL ROLE {WORKER_ROLE}")
 
     async def ping(self) -> None:
@@ -259,21 +253,25 @@ class Database:
             raise StartupRefused(f"{APP_ROLE} or {WORKER_ROLE} is a superuser, bypasses row security or owns tables")
 
 
+def _as_tenant(tenant_id: UUID) -> str:
+    # UUID(int=…) so that only hexadecimal digits can reach the text, whatever subclass was handed in.
+    return f"SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
+
+
 _ONE = sql("SELECT 1")
-_CHECK = f"""
+_CHECK = """
 SELECT current_setting('server_version_num')::int AS version,
        (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
        (SELECT bool_and(pg_has_role(session_user, oid, 'SET')) FROM pg_roles
-        WHERE rolname IN ('{APP_ROLE}', '{WORKER_ROLE}') HAVING count(*) = 2) AS member,
-       EXISTS (SELECT FROM pg_roles WHERE rolname IN ('{APP_ROLE}', '{WORKER_ROLE}') AND (rolsuper OR rolbypassrls))
-       OR EXISTS (SELECT FROM pg_tables WHERE tableowner IN ('{APP_ROLE}', '{WORKER_ROLE}')) AS powerful
+        WHERE rolname IN ('mneme_app', 'mneme_worker') HAVING count(*) = 2) AS member,
+       EXISTS (SELECT FROM pg_roles WHERE rolname IN ('mneme_app', 'mneme_worker') AND (rolsuper OR rolbypassrls))
+       OR EXISTS (SELECT FROM pg_tables WHERE tableowner IN ('mneme_app', 'mneme_worker')) AS powerful
 """
 
 
-def _engine(config: DatabaseConfig) -> AsyncEngine:
-    assert config.url is not None
+def _engine(config: DatabaseConfig, url: str) -> AsyncEngine:
     engine = create_async_engine(
-        config.url.get_secret_value(),
+        url,
         isolation_level="AUTOCOMMIT",  # Scope speaks BEGIN and COMMIT itself, with role and tenant in the same packet
         pool_size=config.pool_size,
         max_overflow=0,

@@ -1,7 +1,7 @@
 """Every table of Mneme, as SQLAlchemy Core metadata: the life of a memory in one file.
 
-A write puts a row into memories (text, vector, keyword weights), memory_usage and memory_events in one transaction;
-memory_links says what replaced or repeats what, memory_versions keeps replaced texts, embedding_queue what waits for a vector.
+A write puts a row into memories (text, vector, keywords), memory_usage and memory_events in one transaction;
+memory_links says what replaced what, memory_versions keeps replaced texts, embedding_queue what waits for a vector.
 Invariant: keys are tenant-first and subject-second, so that either column can become the partition column.
 """
 
@@ -67,6 +67,12 @@ def _time(name: str, *, nullable: bool = False) -> Column[Any]:
 
 def _text(name: str, *, nullable: bool = False) -> Column[Any]:
     return Column(name, Text, nullable=nullable)
+
+
+def _of_subject() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["tenant_id", "subject_id"], ["subjects.tenant_id", "subjects.subject_id"], ondelete="CASCADE"
+    )
 
 
 def _of_memory(column: str = "memory_id") -> ForeignKeyConstraint:

@@ -17,7 +17,7 @@ def database_url() -> str:
     given = context.config.attributes.get("url")
     if given is not None:
         return str(given)
-    from app.settings import Settings  # only here: a caller who hands over the URL needs no settings
+    from app.settings import Settings  # noqa: PLC0415 - a caller who hands over the URL needs no settings
 
     database = Settings().database
     url = database.owner_url or database.url
@@ -26,7 +26,7 @@ def database_url() -> str:
     return url.get_secret_value()
 
 
-def compared(entity: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
+def compared(_entity: Any, name: str | None, kind: str, _reflected: bool, _compare_to: Any) -> bool:
     # Vector indexes are expressions per generation, made by a job: not part of the static schema.
     return not (kind == "index" and name is not None and name.startswith("memories_ann_"))
 
