@@ -1,0 +1,26 @@
+"""Words of Chinese and English text: one tokenizer, the normal form, and keyword weights as sparse vectors."""
+
+from app.language.tokens import TOKENIZER_VERSION, grams, normalise, words
+from app.language.weights import (
+    DIMENSIONS,
+    KeywordQuery,
+    KeywordVector,
+    QueryCode,
+    keyword_query,
+    keyword_vector,
+    term_id,
+)
+
+__all__ = [
+    "DIMENSIONS",
+    "TOKENIZER_VERSION",
+    "KeywordQuery",
+    "KeywordVector",
+    "QueryCode",
+    "grams",
+    "keyword_query",
+    "keyword_vector",
+    "normalise",
+    "term_id",
+    "words",
+]

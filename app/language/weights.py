@@ -1,0 +1,122 @@
+"""Keyword weights as sparse vectors: what a memory stores, what a query asks, and how the answer is read.
+
+Invariant: one inner product of a stored vector with a query code is an integer below 2^24 (exact in the float4 of
+pgvector) from which the frequency of every query term in that memory can be read back.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.language.tokens import terms
+
+DIMENSIONS = 1_000_000_000  # the most a pgvector sparsevec can have
+TERM_FREQUENCY_CAP = 3  # two bits a word; BM25 saturates, so a fourth mention adds under 5 %
+WORDS_PER_CODE = 12  # 4^12 = 2^24
+GRAMS_PER_CODE = 24  # 2^24
+QUERY_WORDS_MAX = 48
+QUERY_GRAMS_MAX = 96
+STORED_WORDS_MAX = 8_000  # together below the 16,000 entries that a sparsevec can hold
+STORED_GRAMS_MAX = 7_900
+
+_WORD, _GRAM = 0, 0x67726D73  # seeds of the two namespaces
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordVector:
+    """What a memory stores: ids ascending in [1, DIMENSIONS), a count in 1..3 each, and the number of its words."""
+
+    ids: tuple[int, ...]
+    counts: tuple[int, ...]
+    word_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCode:
+    """One sparse query vector: ids ascending, powers of 4 (words) or of 2 (grams) that keep the terms apart."""
+
+    ids: tuple[int, ...]
+    powers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordQuery:
+    """The distinct terms of a query with their ids, and the codes that stored vectors are multiplied with.
+
+    `words[i]` has the id `word_ids[i]`. Codes of words come first, then those of grams; a query of function words only
+    has no terms and no codes.
+    """
+
+    words: tuple[str, ...]
+    word_ids: tuple[int, ...]
+    grams: tuple[str, ...]
+    gram_ids: tuple[int, ...]
+    codes: tuple[QueryCode, ...]
+
+    def decode(self, products: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Read inner products (rows, codes) as word frequencies 0..3 (rows, words) and gram presence 0/1 (rows, grams).
+
+        The products are positive: pgvector's `<#>` gives their negatives.
+        """
+        codes = products.astype(np.int64)
+        split = -(-len(self.words) // WORDS_PER_CODE)
+        words = _digits(codes[:, :split], WORDS_PER_CODE, 2)[:, : len(self.words)]
+        grams = _digits(codes[:, split:], GRAMS_PER_CODE, 1)[:, : len(self.grams)]
+        return words, grams
+
+
+def term_id(term: str, *, gram: bool = False) -> int:
+    """The dimension of a term in [1, DIMENSIONS): a hash; words and grams live in two namespaces."""
+    return crc32(term.encode(), _GRAM if gram else _WORD) % (DIMENSIONS - 1) + 1
+
+
+def keyword_vector(text: str) -> KeywordVector:
+    """The sparse vector of a memory's text: words with their capped frequency, grams with 1."""
+    found_words, found_grams = terms(text)
+    counted = Counter(found_words)
+    distinct_grams = dict.fromkeys(found_grams)
+    if len(counted) > STORED_WORDS_MAX or len(distinct_grams) > STORED_GRAMS_MAX:
+        counted = Counter(dict(counted.most_common(STORED_WORDS_MAX)))
+        distinct_grams = dict.fromkeys(list(distinct_grams)[:STORED_GRAMS_MAX])
+    last = DIMENSIONS - 1
+    weight = {crc32(gram.encode(), _GRAM) % last + 1: 1 for gram in distinct_grams}
+    for word, count in counted.items():
+        weight[crc32(word.encode(), _WORD) % last + 1] = min(count, TERM_FREQUENCY_CAP)
+    ids = sorted(weight)
+    return KeywordVector(tuple(ids), tuple(map(weight.__getitem__, ids)), len(found_words))
+
+
+def keyword_query(text: str) -> KeywordQuery:
+    """The terms and codes of a query; of a very long one its longest (so likely its rarest) terms."""
+    found_words, found_grams = terms(text)
+    words = _distinct(found_words, QUERY_WORDS_MAX, gram=False)
+    grams = _distinct(found_grams, QUERY_GRAMS_MAX, gram=True)
+    codes = [*_codes(tuple(words), WORDS_PER_CODE, 4), *_codes(tuple(grams), GRAMS_PER_CODE, 2)]
+    return KeywordQuery(tuple(words.values()), tuple(words), tuple(grams.values()), tuple(grams), tuple(codes))
+
+
+def _distinct(found: Sequence[str], most: int, *, gram: bool) -> dict[int, str]:
+    """Id -> term in order of appearance, each id once, cut to the longest terms."""
+    distinct = {term_id(term, gram=gram): term for term in found}
+    if len(distinct) > most:
+        kept = sorted(distinct, key=lambda i: -len(distinct[i]))[:most]
+        distinct = {i: term for i, term in distinct.items() if i in set(kept)}
+    return distinct
+
+
+def _codes(ids: Sequence[int], size: int, base: int) -> list[QueryCode]:
+    """Codes of `size` terms each, the i-th term of a code with the power base^i."""
+    groups = [ids[start : start + size] for start in range(0, len(ids), size)]
+    pairs = [sorted((term, base**place) for place, term in enumerate(group)) for group in groups]
+    return [QueryCode(tuple(i for i, _ in pair), tuple(p for _, p in pair)) for pair in pairs]
+
+
+def _digits(codes: NDArray[np.int64], places: int, bits: int) -> NDArray[np.float32]:
+    """The base-2^bits digits of codes (rows, groups) as (rows, groups * places), lowest place first."""
+    shifts = np.arange(places, dtype=np.int64) * bits
+    digits = (codes[:, :, None] >> shifts) & ((1 << bits) - 1)
+    return digits.reshape(len(codes), -1).astype(np.float32)
