@@ -1,0 +1,61 @@
+# Everything a person does with this repository. `make` lists the targets.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format eval bench settings clean distclean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.installed ## Install if needed, then start database, API and worker on 127.0.0.1:8000.
+	@exec $(BIN)/mneme up
+
+test: $(VENV)/.installed-dev ## Run all tests (real PostgreSQL, real HTTP, real model).
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(VENV)/.installed-dev ## Format, lint, types, import floors, migrations' SQL, house limits: seconds.
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/alembic upgrade head --sql 2>/dev/null | $(BIN)/squawk --config .squawk.toml --stdin-filepath migrations.sql
+	@$(BIN)/python -m pytest -q tests/house
+
+format: $(VENV)/.installed-dev ## Format the code and sort the imports.
+	@$(BIN)/ruff check --fix-only --select I .
+	@$(BIN)/ruff format .
+
+eval: $(VENV)/.installed ## Retrieval quality over HTTP: make eval DATA=folder.
+	@test -n "$(DATA)" || { echo "usage: make eval DATA=folder"; exit 2; }
+	@$(BIN)/mneme eval $(DATA) $(ARGS)
+
+bench: $(VENV)/.installed ## Load test beside raw SQL of the same run.
+	@$(BIN)/mneme bench $(ARGS)
+
+settings: $(VENV)/.installed ## Rewrite docs/settings.md from the settings themselves.
+	@$(BIN)/mneme config docs > docs/settings.md
+
+clean: ## Remove caches; the virtual environment and the data stay.
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+	@find . -name __pycache__ -not -path './.*' -prune -exec rm -rf {} +
+
+distclean: clean ## Remove the virtual environment too; the data stay.
+	@rm -rf $(VENV)
+
+# Stamps: a second start installs nothing. An interrupted install leaves no stamp and is done again.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Mneme needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing Mneme into $(VENV) (once, a few minutes) ..."
+	@$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing the development tools into $(VENV) (once) ..."
+	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $@
