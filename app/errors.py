@@ -5,6 +5,7 @@ MnemeError                      status code
 ├── Unauthenticated                401 unauthenticated
 ├── Forbidden                      403 forbidden
 ├── NotFound                       404 not_found (also for whatever another tenant or user owns)
+├── MethodNotAllowed               405 method_not_allowed
 ├── Conflict                       409 conflict
 │   ├── IdempotencyInProgress      409 idempotency_in_progress
 │   ├── DuplicateContent           409 duplicate_content
@@ -86,6 +87,12 @@ class NotFound(MnemeError):
     """Unknown here, whether it does not exist or belongs to somebody else."""
 
     status, code, title = 404, "not_found", "Not found"
+
+
+class MethodNotAllowed(MnemeError):
+    """The path exists, but not with this method."""
+
+    status, code, title = 405, "method_not_allowed", "This path does not take that method"
 
 
 class Conflict(MnemeError):

@@ -4,13 +4,14 @@ Invariant: a caller's tenant comes from the key alone, never from a body or a pa
 """
 
 from app.guard.caller import SCOPES, Caller
-from app.guard.keyring import Keyring
+from app.guard.keyring import OPEN_DOOR, Keyring
 from app.guard.keys import IssuedKey, KeyGrant, KeyRecord, create_key, list_keys, revoke_key
 from app.guard.pepper import derive_secret, load_pepper
 from app.guard.tenants import DEFAULT_TENANT_ID, Tenant, create_tenant, list_tenants
 
 __all__ = [
     "DEFAULT_TENANT_ID",
+    "OPEN_DOOR",
     "SCOPES",
     "Caller",
     "IssuedKey",

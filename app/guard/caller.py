@@ -23,6 +23,11 @@ class Caller:
     user_id: str | None
     scopes: frozenset[str]
 
+    @property
+    def actor(self) -> str:
+        """The name in the audit trail: `key:<id>`, or `open` behind the open door."""
+        return "open" if self.key_id is None else f"key:{self.key_id}"
+
     def bind(self, user_id: str | None, agent_id: str | None) -> tuple[str | None, str | None]:
         """The user and agent that a write, list or search acts for, when the request names these two.
 

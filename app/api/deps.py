@@ -1,0 +1,184 @@
+"""What a handler may ask for: the services of the process and the caller, who passed a wall before anything was read.
+
+Invariant: every route is a WalledRoute, whose wall is asked before its body is read; a route without a wall is refused
+when it is declared. Only the probes in health.py are made differently.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NoReturn
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from app import telemetry
+from app.api.body import read_json
+from app.clock import now
+from app.database import Database
+from app.embed import Embedder
+from app.errors import Forbidden, Unauthenticated
+from app.guard import OPEN_DOOR, Caller, Keyring
+from app.recall import UsageBuffer
+
+CALLER: Final = "mneme.caller"
+"""Where a wall leaves the Caller in the ASGI scope."""
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may weigh and must bring; sizes in bytes."""
+
+    body_bytes: int = 1 << 20
+    batch_body_bytes: int = 8 << 20
+    require_if_match: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    """Migrations: where the database stands and what this program was written for."""
+
+    database: str | None
+    code: str | None
+
+
+@dataclass(slots=True)
+class Switch:
+    """Whether the process is on its way out: it still answers, but wants no new clients."""
+
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that lives as long as the process; `app.state.mneme`."""
+
+    database: Database
+    embedder: Embedder
+    generation: int
+    usage: UsageBuffer
+    keyring: Keyring
+    cursor_secret: bytes
+    limits: Limits
+    revisions: Callable[[], Awaitable[Revisions]]
+    version: str
+    switch: Switch
+
+
+class Wall:
+    """Lets a request pass if its key holds `scope` (None: any valid key); as a dependency it yields the Caller."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, scope: str | None) -> None:
+        self.scope = scope
+
+    async def __call__(self, request: Request) -> Caller:
+        caller: Caller = request.scope[CALLER]
+        return caller
+
+    async def admit(self, request: Request) -> None:
+        """Find out who asks; raises Unauthenticated or Forbidden."""
+        keyring: Keyring = request.app.state.mneme.keyring
+        moment = now()
+        text = _key_text(request.scope["headers"])
+        if text is not None:
+            caller = await keyring.authenticate(text, now=moment)
+        elif await keyring.closed(now=moment) or not _from_this_machine(request.scope):
+            _refuse("missing")
+        else:
+            caller = OPEN_DOOR
+        if self.scope is not None and self.scope not in caller.scopes:
+            telemetry.AUTH_FAILURES.labels("scope").inc()
+            raise Forbidden(f"this key lacks the scope `{self.scope}`")
+        telemetry.annotate(tenant_id=caller.tenant_id)
+        if caller.key_id is not None:
+            telemetry.annotate(key_id=caller.key_id)
+        request.scope[CALLER] = caller
+
+
+class WalledRoute(APIRoute):
+    """A route that first asks its wall, then reads a strict JSON body, and only then runs FastAPI's own steps."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        inner = super().get_route_handler()
+        wall = wall_of(self.dependant)
+        if wall is None:
+            raise TypeError(f"{self.path} has no wall: take a Reader, Writer, Deleter, Operator or Anybody")
+        has_body, batch = self.body_field is not None, self.path.endswith(":batch")
+
+        async def walled(request: Request) -> Response:
+            await wall.admit(request)
+            if has_body:
+                limits: Limits = request.app.state.mneme.limits
+                limit_bytes = limits.batch_body_bytes if batch else limits.body_bytes
+                request._json = await read_json(request.scope, request.receive, limit_bytes)  # noqa: SLF001
+                request._body = b"read"  # noqa: SLF001 - where Starlette keeps what was read, so it reads no more
+            return await inner(request)
+
+        return walled
+
+
+def wall_of(dependant: Dependant) -> Wall | None:
+    """The wall among a route's dependencies."""
+    walls = [each.call for each in dependant.dependencies if isinstance(each.call, Wall)]
+    return walls[0] if walls else None
+
+
+def walled_router(**options: Any) -> APIRouter:
+    """A router whose routes all need a wall."""
+    return APIRouter(route_class=WalledRoute, **options)
+
+
+async def _services(request: Request) -> Services:
+    services: Services = request.app.state.mneme
+    return services
+
+
+Mneme = Annotated[Services, Depends(_services)]
+Reader = Annotated[Caller, Depends(Wall("read"))]
+Writer = Annotated[Caller, Depends(Wall("write"))]
+Deleter = Annotated[Caller, Depends(Wall("delete"))]
+Operator = Annotated[Caller, Depends(Wall("ops"))]
+Anybody = Annotated[Caller, Depends(Wall(None))]
+
+
+def _key_text(headers: list[tuple[bytes, bytes]]) -> str | None:
+    """The key that a request brings, in `Authorization: Bearer` or `X-API-Key`; None if it brings no credentials."""
+    for name, value in headers:
+        if name == b"authorization":
+            kind, _, text = value.decode("latin-1").partition(" ")
+            if kind.lower() != "bearer":
+                _refuse("malformed")
+            return text.strip()
+        if name == b"x-api-key":
+            return value.decode("latin-1").strip()
+    return None
+
+
+def _from_this_machine(scope: Any) -> bool:
+    """Whether the open door may answer: to a client here, not to a proxy, nor to a web page (DNS rebinding)."""
+    name, proxied = "", False
+    for header, value in scope["headers"]:
+        if header == b"host":
+            host = value.decode("latin-1").lower()
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        proxied = proxied or header in (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"via")
+    return name in _LOOPBACK_NAMES and not proxied and scope["client"] is not None and is_loopback(scope["client"][0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse(reason: str) -> NoReturn:
+    telemetry.AUTH_FAILURES.labels(reason).inc()
+    raise Unauthenticated

@@ -1,0 +1,117 @@
+"""Around every request, as one pure ASGI layer: its id, one log line, metrics, headers, and the last resort.
+
+Invariant: whatever a handler raises, the client gets a problem and the log gets type and frames, never a message.
+"""
+
+import asyncio
+import re
+import secrets
+from time import perf_counter
+from typing import Any, Final
+
+from prometheus_client import Counter, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import telemetry
+from app.api.deps import CALLER
+from app.api.problems import problem
+from app.errors import Malformed, MnemeError, NotFound
+from app.guard import OPEN_DOOR
+
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_QUIET: Final = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
+_SECURITY: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_LAG_INTERVAL_SECONDS: Final = 0.1
+_STALL_SECONDS: Final = 0.25
+
+
+class Frame:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = perf_counter()
+        request_id = _request_id(scope)
+        note = telemetry.begin_request(request_id)
+        status = 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message["headers"], (b"x-request-id", request_id.encode()), *_SECURITY]
+                if scope.get(CALLER) is OPEN_DOOR:
+                    headers.append((b"x-mneme-auth", b"open"))
+                message["headers"] = headers
+            await send(message)
+
+        telemetry.HTTP_REQUESTS_IN_PROGRESS.inc()
+        try:
+            refusal = _unreadable(scope)
+            await (self._app if refusal is None else problem(refusal))(scope, receive, framed)
+        except Exception as error:
+            telemetry.log().error("internal", **telemetry.frames(error))
+            if status:
+                raise  # half an answer is out: the server must cut the connection
+            await problem(MnemeError())(scope, receive, framed)
+        finally:
+            telemetry.HTTP_REQUESTS_IN_PROGRESS.dec()
+            self._record(scope, status, perf_counter() - started, note)
+
+    def _record(self, scope: Scope, status: int, seconds: float, note: dict[str, Any]) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = getattr(scope.get("route"), "path", "unmatched")
+        key = method, route, status // 100
+        if key not in self._answered:
+            self._answered[key] = (
+                telemetry.HTTP_REQUESTS.labels(method, route, f"{key[2]}xx"),
+                telemetry.HTTP_REQUEST_DURATION_SECONDS.labels(method, route),
+            )
+        counter, histogram = self._answered[key]
+        counter.inc()
+        histogram.observe(seconds)
+        operation = note.get("operation")
+        if operation in telemetry.OPERATIONS:
+            outcome = "ok" if 0 < status < 400 else "refused" if 400 <= status < 500 else "failed"
+            telemetry.OPERATION_DURATION_SECONDS.labels(operation, outcome).observe(seconds)
+        if route not in _QUIET or status >= 400:
+            line = telemetry.stamp("request", "info" if 0 < status < 500 else "warning")
+            line |= note
+            line |= {"method": method, "route": route, "status": status, "duration_ms": round(seconds * 1000, 2)}
+            telemetry.write_line(line)
+
+
+async def sample_event_loop_lag() -> None:
+    """Observe, ten times a second and until cancelled, how late the event loop runs a timer."""
+    while True:
+        asked = perf_counter()
+        await asyncio.sleep(_LAG_INTERVAL_SECONDS)
+        lag = max(0.0, perf_counter() - asked - _LAG_INTERVAL_SECONDS)
+        telemetry.EVENT_LOOP_LAG_SECONDS.observe(lag)
+        if lag > _STALL_SECONDS:
+            telemetry.EVENT_LOOP_STALLS.inc()
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return secrets.token_hex(16)
+
+
+def _unreadable(scope: Scope) -> MnemeError | None:
+    # PostgreSQL knows no NUL, so no path and no parameter with one can name anything.
+    if "\0" in scope["path"]:
+        return NotFound()
+    return Malformed("a parameter holds the character U+0000") if b"%00" in scope["query_string"] else None

@@ -1,0 +1,218 @@
+"""The process: opens what it needs or refuses with a plain message, serves, and drains when it is told to end.
+
+Invariant: a service that nobody locked (no API key exists) only ever listens on loopback.
+"""
+
+import asyncio
+import gc
+import platform
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from alembic.script import ScriptDirectory
+from fastapi import FastAPI
+
+from app import telemetry
+from app.api import compat, health, memories, search
+from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
+from app.api.docs import add_docs
+from app.api.health import Readiness
+from app.api.middleware import Frame, sample_event_loop_lag
+from app.api.openapi import describe
+from app.api.problems import HANDLERS
+from app.clock import now
+from app.database import Database, sql
+from app.embed import claim_generation, load_embedder
+from app.errors import StartupRefused
+from app.guard import Keyring, derive_secret, load_pepper
+from app.language import TOKENIZER_VERSION
+from app.recall import UsageBuffer
+from app.settings import Settings, load_settings
+
+MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
+ROUTERS: Final = (health.probes, health.router, memories.router, search.router, compat.router)
+_NO_TELEMETRY: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
+_REVISION: Final = sql("SELECT version_num FROM alembic_version")
+_DESCRIPTION: Final = """Long-term memory of AI agents: store statements about users, find them by meaning and words.
+
+Every refusal is an RFC 9457 problem with a stable `code`. Times carry a zone; answers are in UTC."""
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application, which opens its services when an ASGI server starts it and closes them when it stops.
+
+    Settings that are not handed over are read, so that any ASGI server can call it as a factory.
+    """
+    settings = settings or load_settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_services(settings) as services:
+            app.state.mneme = services
+            yield
+
+    app = FastAPI(
+        title="Mneme",
+        version=installed_version("mneme"),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        exception_handlers=HANDLERS,
+        redirect_slashes=False,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=_NO_TELEMETRY,  # ours is in app.telemetry; FastAPI's own doubles the time of a request
+    )
+    app.state.readiness = Readiness()
+    app.add_middleware(Frame)
+    for router in ROUTERS:
+        app.router.routes.extend(router.routes)  # include_router() would match every request twice
+    if settings.api.docs:
+        add_docs(app)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
+    return app
+
+
+@asynccontextmanager
+async def open_services(settings: Settings) -> AsyncIterator[Services]:
+    """Connect, check and start everything, and close it again in the other order; raises StartupRefused."""
+    pepper = load_pepper(
+        settings.auth.pepper.get_secret_value() if settings.auth.pepper else None,
+        settings.data_dir,
+        production=settings.env == "production",
+    )
+    async with AsyncExitStack() as stack:
+        database = await Database.connect(settings.database)
+        stack.push_async_callback(database.close)
+        head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+        revisions = partial(_revisions, database, head)
+        _check_schema(await revisions())
+        keyring = Keyring(database, pepper, required=settings.auth.required)
+        await _check_door(keyring, settings.api.host)
+        embedder = load_embedder(settings.embed, settings.data_dir)
+        generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
+        await embedder.start()
+        stack.push_async_callback(embedder.close)
+        usage = UsageBuffer(database)
+        await usage.start()
+        stack.push_async_callback(usage.close)
+        stack.callback(asyncio.create_task(sample_event_loop_lag()).cancel)
+        telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), embedder.spec.model).set(1)
+        yield Services(
+            database=database,
+            embedder=embedder,
+            generation=generation,
+            usage=usage,
+            keyring=keyring,
+            cursor_secret=derive_secret(pepper, "cursor"),
+            limits=Limits(
+                settings.api.body_limit_bytes, settings.api.batch_body_limit_bytes, settings.api.require_if_match
+            ),
+            revisions=revisions,
+            version=installed_version("mneme"),
+            switch=Switch(),
+        )
+
+
+def serve(settings: Settings) -> None:
+    """Run the API until SIGTERM or SIGINT and let running requests end; raises StartupRefused."""
+    telemetry.configure_logging(service="mneme-api", version=installed_version("mneme"), level=settings.log.level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    # The services are opened out here, not in uvicorn's lifespan, so that a refusal reaches the caller as itself.
+    listener = _bind(settings.api.host, settings.api.port)
+    app = create_app(settings)
+    async with open_services(settings) as services:
+        app.state.mneme = services
+        gc.collect()
+        gc.freeze()  # what lives as long as the process need not be visited by every full garbage collection
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            http="httptools",
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.api.drain_seconds)),
+        )
+        await _Server(config, services.switch).serve([listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which by itself would end the process by the signal before the services are closed."""
+
+    def __init__(self, config: uvicorn.Config, switch: Switch) -> None:
+        super().__init__(config)
+        self._switch = switch
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        caught = (signal.SIGTERM, signal.SIGINT)
+        for number in caught:
+            loop.add_signal_handler(number, self._drain)
+        try:
+            yield
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+    def _drain(self) -> None:
+        self.force_exit = self._switch.draining  # asked a second time: at once
+        self._switch.draining = self.should_exit = True
+
+
+def _check_schema(revisions: Revisions) -> None:
+    if revisions.database != revisions.code:
+        raise StartupRefused(
+            f"the database is at migration {revisions.database}, this program needs {revisions.code}: "
+            "run `mneme db migrate`",
+            dependency=True,
+        )
+
+
+async def _check_door(keyring: Keyring, host: str) -> None:
+    if await keyring.closed(now=now()):
+        return
+    if not is_loopback(host):
+        raise StartupRefused(
+            f"no API key exists, so anybody who reaches {host} could read and change everything: "
+            "make one with `mneme keys create`, or listen on 127.0.0.1"
+        )
+    telemetry.log().warning("open_door", detail="no API key exists: every request from this machine is let in")
+
+
+async def _revisions(database: Database, head: str | None) -> Revisions:
+    async with database.work() as transaction:
+        return Revisions(await transaction.fetch_value(_REVISION), head)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the address before the slow part of the start, but listen only after it."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        listener.close()
+        raise StartupRefused(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop]:
+    try:
+        import uvloop  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return asyncio.SelectorEventLoop
+    return uvloop.Loop
