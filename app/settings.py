@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -38,7 +39,7 @@ class ApiConfig(BaseModel, extra="forbid"):
     """Where the API listens and what it accepts."""
 
     host: str = Field("127.0.0.1", description="Address to listen on. Without an API key only loopback is allowed.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    port: int = Field(8000, ge=1, le=65535, description="Port to listen on.")
     body_limit_bytes: int = Field(1 << 20, ge=1024, description="Largest request body.")
     batch_body_limit_bytes: int = Field(8 << 20, ge=1024, description="Largest body of a batch write.")
     require_if_match: bool = Field(False, description="PATCH and DELETE need an If-Match header (428 without).")
@@ -61,7 +62,7 @@ class WorkerConfig(BaseModel, extra="forbid"):
     """The process that works in the background."""
 
     metrics_host: str = Field("127.0.0.1", description="Address of the worker's /metrics.")
-    metrics_port: int = Field(8001, ge=0, le=65535, description="Port of the worker's /metrics; 0 takes a free one.")
+    metrics_port: int = Field(8001, ge=1, le=65535, description="Port of the worker's /metrics.")
     lease_seconds: float = Field(60.0, ge=1, description="A job run without a heartbeat for so long may be taken over.")
     drain_seconds: float = Field(20.0, ge=0, description="How long running jobs may take to end after SIGTERM.")
 
@@ -119,11 +120,8 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [
-            f"{variable(problem['loc'])}: {'no such setting' if problem['type'] == 'extra_forbidden' else problem['msg']}"
-            for problem in error.errors(include_input=False)
-        ]
-        raise StartupRefused("wrong setting\n  " + "\n  ".join(lines)) from None
+        lines = [f"\n  {variable(wrong['loc'])}: {_said(wrong)}" for wrong in error.errors(include_input=False)]
+        raise StartupRefused("wrong setting" + "".join(lines)) from None
     except (SettingsError, OSError, ValueError) as error:
         # The cause quotes what it could not read, and that may be a secret; the message names source and field only.
         raise StartupRefused(f"settings cannot be read: {error}") from None
@@ -193,6 +191,10 @@ def _leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
             yield from _leaves(value, (*path, name))
         else:
             yield (*path, name)
+
+
+def _said(wrong: ErrorDetails) -> str:
+    return "no such setting" if wrong["type"] == "extra_forbidden" else wrong["msg"]
 
 
 def _is_model(kind: Any) -> bool:

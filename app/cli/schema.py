@@ -42,10 +42,15 @@ def revisions(owner_url: str) -> tuple[str | None, str | None]:
     return asyncio.run(_current(owner_url)), head
 
 
+def create(server: EmbeddedServer, database: str = DATABASE) -> str:
+    """Create `database` on an embedded server unless it exists, and return its owner's URL."""
+    asyncio.run(_create_database(server.url(SUPERUSER, "postgres"), database))
+    return server.url(SUPERUSER, database)
+
+
 def prepare(server: EmbeddedServer, database: str = DATABASE) -> tuple[str, str]:
     """Create, migrate and open `database` on an embedded server; return the URLs of its owner and of the service."""
-    owner_url = server.url(SUPERUSER, database)
-    asyncio.run(_create_database(server.url(SUPERUSER, "postgres"), database))
+    owner_url = create(server, database)
     upgrade(owner_url)
     asyncio.run(_create_login(owner_url))
     return owner_url, server.url(LOGIN_ROLE, database)

@@ -1,0 +1,51 @@
+"""The tree of commands, and the one place where a refusal becomes a message and an exit code."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from app.cli import config, db, keys, serve, tenants, up
+from app.cli.eval import evaluate
+from app.errors import MnemeError, StartupRefused
+
+EXIT_FAILURE = 1
+
+app = typer.Typer(
+    name="mneme",
+    help="Long-term memory of AI agents on one PostgreSQL.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print local variables, and those hold secrets and texts
+    rich_markup_mode=None,
+)
+app.command()(up.up)
+app.command()(serve.serve)
+app.command()(serve.worker)
+app.command()(serve.openapi)
+app.command("eval")(evaluate)
+app.add_typer(config.app, name="config", help="Show and check the settings.")
+app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
+app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")
+app.add_typer(tenants.app, name="tenants", help="Make and list tenants.")
+
+
+@app.callback(invoke_without_command=True)
+def root(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show_version:
+        print(version("mneme"))
+        raise typer.Exit
+
+
+def run() -> None:
+    """Run the command line; StartupRefused ends with its own exit code, any other refusal with 1."""
+    try:
+        app()
+    except StartupRefused as error:
+        print(f"mneme: {error.message}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except MnemeError as error:
+        print(f"mneme: {error.detail}", file=sys.stderr)
+        for wrong in error.errors:
+            print(f"  {wrong.pointer.removeprefix('/')}: {wrong.detail}", file=sys.stderr)
+        sys.exit(EXIT_FAILURE)

@@ -1,0 +1,70 @@
+"""JOBS: what is done in the background, one row a job. A row names a room's function; all logic is in the rooms.
+
+Every function works in bounded batches, one transaction a batch, and may run in any number of processes at once.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from app import telemetry
+from app.clock import now
+from app.remember import backlog, expire_idempotency
+from workers.context import Context
+
+EMBED_BATCH = 32
+EXPIRE_BATCH = 1000
+
+Work = Callable[[Context, datetime], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row: `run` returns how many rows it changed.
+
+    `once` jobs run once a slot (a multiple of `every_seconds` since 1970) over all replicas, by a row in job_runs. The
+    others run in every replica: where each row is claimed with SKIP LOCKED a slot would add a write and no safety.
+    """
+
+    name: str
+    every_seconds: float
+    once: bool
+    run: Work
+
+
+async def embed(context: Context, moment: datetime) -> int:
+    """Give the memories that were accepted without a vector their vector, until none is due."""
+    waiting, _ = await backlog(context.database, now=moment)
+    if not waiting:
+        return 0  # and the model stays unloaded
+    filler, done = await context.filler(), 0
+    while True:
+        claimed = await filler.fill_pending(now=now(), limit=EMBED_BATCH)
+        done += claimed
+        if claimed < EMBED_BATCH:
+            return done
+
+
+async def idempotency(context: Context, moment: datetime) -> int:
+    """Forget stored answers whose time is over."""
+    done = 0
+    while True:
+        expired = await expire_idempotency(context.database, context.settings.remember, now=moment, limit=EXPIRE_BATCH)
+        done += expired
+        if expired < EXPIRE_BATCH:
+            return done
+
+
+async def gauges(context: Context, moment: datetime) -> int:
+    """Measure what is true of the whole database: every replica shows the same, so take max(), never sum()."""
+    waiting, oldest_seconds = await backlog(context.database, now=moment)
+    telemetry.EMBEDDING_PENDING.set(waiting)
+    telemetry.EMBEDDING_OLDEST_PENDING_SECONDS.set(oldest_seconds)
+    return 0
+
+
+JOBS: tuple[Job, ...] = (
+    Job("embed", every_seconds=2, once=False, run=embed),
+    Job("gauges", every_seconds=15, once=False, run=gauges),
+    Job("idempotency", every_seconds=3600, once=True, run=idempotency),
+)
