@@ -194,11 +194,15 @@ class Database:
             self, f"BEGIN READ ONLY; SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
         )
 
-    def write(self, tenant_id: UUID, lock: int | None = None) -> Scope:
-        """A transaction that sees and changes one tenant's rows; `lock` (int64) is held until it ends."""
+    def write(self, tenant_id: UUID, *locks: int) -> Scope:
+        """A transaction that sees and changes one tenant's rows.
+
+        The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end.
+        """
         begin = f"BEGIN; {_as_tenant(tenant_id)}"
-        if lock is not None:
-            begin += f"; SELECT pg_advisory_xact_lock({int(lock)})"
+        if locks:
+            keys = ", ".join(str(int(key)) for key in locks)
+            begin += f"; SELECT pg_advisory_xact_lock(key) FROM unnest(ARRAY[{keys}]::bigint[]) AS key"
         return Scope(self, begin)
 
     def work(self) -> Scope:

@@ -33,11 +33,12 @@ from app.embed import claim_generation, load_embedder
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
-from app.recall import UsageBuffer
+from app.recall import Recaller, UsageBuffer
+from app.remember import Rememberer, Shelf
 from app.settings import Settings, load_settings
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-ROUTERS: Final = (health.probes, health.router, memories.router, search.router, compat.router)
+ROUTERS: Final = (search.router, memories.router, compat.router, health.probes, health.router)  # the busiest first
 _NO_TELEMETRY: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
 _DESCRIPTION: Final = """Long-term memory of AI agents: store statements about users, find them by meaning and words.
@@ -100,7 +101,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
         await embedder.start()
         stack.push_async_callback(embedder.close)
-        usage = UsageBuffer(database)
+        usage = UsageBuffer(database, settings.recall)
         await usage.start()
         stack.push_async_callback(usage.close)
         stack.callback(asyncio.create_task(sample_event_loop_lag()).cancel)
@@ -109,7 +110,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             database=database,
             embedder=embedder,
             generation=generation,
-            usage=usage,
+            rememberer=Rememberer(database, embedder, generation, settings.remember),
+            shelf=Shelf(database, embedder, generation, settings.remember),
+            recaller=Recaller(database, embedder, generation, usage, settings.recall),
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
             limits=Limits(
@@ -155,6 +158,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, switch: Switch) -> None:
         super().__init__(config)
         self._switch = switch
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port, *_ = listener.getsockname()
+            telemetry.log().info("listening", host=host, port=port)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

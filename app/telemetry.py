@@ -70,6 +70,9 @@ EMBEDDING_QUEUE_WAIT_SECONDS = Histogram(
     "mneme_embedding_queue_wait_seconds", "Time a text waited for the model.", buckets=LATENCY_SECONDS
 )
 EMBEDDING_CACHE = Counter("mneme_embedding_cache_total", "Query vectors looked up in the cache.", ["result"])
+EMBEDDING_DEFERRED = Counter(
+    "mneme_embedding_deferred_total", "Memories accepted without a vector because the embedder was away or slow."
+)
 EMBEDDING_PENDING = Gauge(
     "mneme_embedding_pending", "Memories without a vector, in the whole database: use max(), never sum()."
 )
@@ -122,7 +125,7 @@ _BOUNDED: Final = (
     (CIRCUIT_BREAKER_STATE, (("embedding",),)),
     (CIRCUIT_BREAKER_TRANSITIONS, tuple(("embedding", state) for state in ("closed", "half_open", "open"))),
     (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
-    (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "XX", "other"))),
+    (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "other"))),
 )  # fmt: skip
 for _metric, _label_sets in _BOUNDED:
     for _labels in _label_sets:
@@ -151,7 +154,7 @@ class Facts(TypedDict, total=False):
     operation: str
     memory_id: UUID
     tenant_id: UUID
-    key_id: UUID
+    key_id: UUID | None
     outcome: str
     hits: int
     items: int
@@ -222,7 +225,7 @@ def frames(error: BaseException) -> dict[str, Any]:
     stack = traceback.extract_tb(error.__traceback__)[-12:]
     return {
         "error": f"{type(error).__module__}.{type(error).__qualname__}",
-        "frames": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in stack],
+        "frames": [f"{'/'.join(frame.filename.split('/')[-3:])}:{frame.lineno} {frame.name}" for frame in stack],
     }
 
 

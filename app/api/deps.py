@@ -17,10 +17,11 @@ from app import telemetry
 from app.api.body import read_json
 from app.clock import now
 from app.database import Database
-from app.embed import Embedder
+from app.embed import Embedder, Generation
 from app.errors import Forbidden, Unauthenticated
 from app.guard import OPEN_DOOR, Caller, Keyring
-from app.recall import UsageBuffer
+from app.recall import Recaller
+from app.remember import Rememberer, Shelf
 
 CALLER: Final = "mneme.caller"
 """Where a wall leaves the Caller in the ASGI scope."""
@@ -57,8 +58,10 @@ class Services:
 
     database: Database
     embedder: Embedder
-    generation: int
-    usage: UsageBuffer
+    generation: Generation
+    rememberer: Rememberer
+    shelf: Shelf
+    recaller: Recaller
     keyring: Keyring
     cursor_secret: bytes
     limits: Limits
@@ -93,9 +96,7 @@ class Wall:
         if self.scope is not None and self.scope not in caller.scopes:
             telemetry.AUTH_FAILURES.labels("scope").inc()
             raise Forbidden(f"this key lacks the scope `{self.scope}`")
-        telemetry.annotate(tenant_id=caller.tenant_id)
-        if caller.key_id is not None:
-            telemetry.annotate(key_id=caller.key_id)
+        telemetry.annotate(tenant_id=caller.tenant_id, key_id=caller.key_id)
         request.scope[CALLER] = caller
 
 

@@ -89,7 +89,7 @@ class Readiness:
             "state": embedder.state,
             "model": embedder.spec.model,
             "dim": embedder.spec.dimension,
-            "generation": services.generation,
+            "generation": services.generation.generation_id,
         }
         return self._checks | {"embedding": embedding}
 

@@ -159,7 +159,7 @@ class FiltersIn(Wire):
     content_types: list[ContentType] = []
     created: Range = Range()
     event: Range = Range()
-    metadata: dict[str, Scalar] = Field({}, max_length=16, description="Equality, by JSON type: 2 is not \"2\".")
+    metadata: dict[str, Scalar] = Field({}, max_length=16, description='Equality, by JSON type: 2 is not "2".')
     session_id: Identifier | None = None
 
     @field_validator("metadata")
@@ -177,6 +177,12 @@ class FiltersIn(Wire):
         )  # fmt: skip
 
 
+def _some_weight(weights: Wire) -> Wire:
+    if not math.fsum(weights.model_dump().values()) > 0:
+        raise PydanticCustomError("weights", "at least one weight must be above 0")
+    return weights
+
+
 class WeightsIn(Wire):
     """Share of each signal in the score; they are scaled to sum 1."""
 
@@ -185,11 +191,7 @@ class WeightsIn(Wire):
     importance: Share = 0.2
     keyword: Share = 0.2
 
-    @model_validator(mode="after")
-    def some(self) -> Self:
-        if not math.fsum(self.model_dump().values()) > 0:
-            raise PydanticCustomError("weights", "at least one weight must be above 0")
-        return self
+    some = model_validator(mode="after")(_some_weight)
 
 
 class SearchIn(Wire):
@@ -238,6 +240,8 @@ class TutorialWeights(Wire):
     importance: Share = 0.2
     bm25: Share = 0.2
 
+    some = model_validator(mode="after")(_some_weight)
+
 
 class TutorialAdd(Wire):
     """`POST /memory/add`."""
@@ -257,5 +261,3 @@ class TutorialRetrieve(Wire):
     query: QueryText
     top_k: int = Field(5, ge=1, le=100)
     weights: TutorialWeights = TutorialWeights()
-
-

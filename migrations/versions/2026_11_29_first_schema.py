@@ -224,7 +224,7 @@ def create_tables() -> None:
     op.create_index(
         "memories_content_key",
         "memories",
-        ["tenant_id", "subject_id", "agent_id", "content_hash"],
+        ["tenant_id", "subject_id", "content_hash", "agent_id"],
         unique=True,
         postgresql_nulls_not_distinct=True,
         postgresql_where=sa.text("status = 'active'"),
@@ -233,7 +233,7 @@ def create_tables() -> None:
     op.create_index(
         "memories_slot_key",
         "memories",
-        ["tenant_id", "subject_id", "agent_id", "key"],
+        ["tenant_id", "subject_id", "key", "agent_id"],
         unique=True,
         postgresql_nulls_not_distinct=True,
         postgresql_where=sa.text("status = 'active' AND key IS NOT NULL"),

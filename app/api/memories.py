@@ -1,0 +1,304 @@
+"""The resource `memories`: write one or many, read, list, amend, erase, history."""
+
+import base64
+import hmac
+from collections.abc import Callable
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import orjson
+from fastapi import Header, Path, Request, Response
+from fastapi import Query as Parameter
+from pydantic import BaseModel, ValidationError
+
+from app import telemetry
+from app.api.deps import Caller, Deleter, Mneme, Reader, Services, Writer, walled_router
+from app.api.problems import Problem, invalid, item_problem, problems
+from app.api.reply import as_bytes, reply
+from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, MemoryPatch
+from app.clock import now
+from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
+from app.memory import Memory
+from app.remember import Answer, Idempotency, Listing, Written
+
+router = walled_router(prefix="/v1", tags=["memories"])
+
+MemoryId = Annotated[UUID, Path(description="Id of a memory.")]
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", description="Repeats with the same key and body give the first answer.")
+]
+IfMatch = Annotated[str | None, Header(alias="If-Match", description='The ETag that was seen, such as "v3".')]
+
+
+class Related(BaseModel):
+    """Another memory and how it stands to this one."""
+
+    id: UUID
+    relation: Literal["duplicate", "supersedes"]
+
+
+class WriteAnswer(BaseModel):
+    """What became of a memory. For a duplicate, `id` and `memory` are those of the one that already says it."""
+
+    id: UUID
+    outcome: Literal["created", "duplicate", "superseded", "filtered", "quarantined"]
+    memory: Memory
+    related: list[Related]
+
+
+class BatchItem(BaseModel):
+    """One item of a batch: the answer it would have got alone, or its problem."""
+
+    index: int
+    status: int
+    id: UUID | None = None
+    outcome: str | None = None
+    memory: Memory | None = None
+    related: list[Related] | None = None
+    problem: Problem | None = None
+
+
+class BatchAnswer(BaseModel):
+    """Per-item results, in the order of the request."""
+
+    items: list[BatchItem]
+
+
+class ListAnswer(BaseModel):
+    """One page; `next_cursor` is null on the last."""
+
+    items: list[Memory]
+    next_cursor: str | None
+
+
+class HistoryEntry(BaseModel):
+    """One event; `replaced` holds the fields as they were before an amendment."""
+
+    version: int
+    action: str
+    actor: str
+    at: str
+    detail: dict[str, Any]
+    replaced: dict[str, Any] | None
+
+
+class HistoryAnswer(BaseModel):
+    """What happened to a memory, oldest first."""
+
+    items: list[HistoryEntry]
+
+
+@router.post(
+    "/memories",
+    operation_id="write_memory",
+    status_code=HTTPStatus.CREATED,
+    response_model=WriteAnswer,
+    responses={200: {"model": WriteAnswer, "description": "Nothing new: a duplicate."}, **problems(409, 422)},
+)
+async def write_memory(
+    services: Mneme, caller: Writer, request: Request, body: MemoryIn, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Store one memory. 201 when a new active memory exists, 200 otherwise."""
+    telemetry.annotate(operation="write")
+    user_id, agent_id = caller.bind(body.user_id, body.agent_id)
+
+    def answer(written: list[Written]) -> Answer:
+        shown = _shown(written[0])
+        return Answer(_status(written[0]), as_bytes(shown))
+
+    result = await services.rememberer.remember(
+        caller, [body.to_new(user_id, agent_id)], answer, now=now(),
+        idempotency=await _idempotency(request, caller, idempotency_key),
+    )  # fmt: skip
+    memory_id = orjson.loads(result.body)["id"]
+    telemetry.annotate(memory_id=memory_id)
+    return _answered(result, {"Location": f"/v1/memories/{memory_id}"} if result.status == HTTPStatus.CREATED else {})
+
+
+@router.post(
+    "/memories:batch",
+    operation_id="write_memories",
+    response_model=BatchAnswer,
+    responses=problems(409, 422),
+)
+async def write_memories(
+    services: Mneme, caller: Writer, request: Request, body: BatchIn, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Store up to 500 memories; each stands or falls alone, and one that is refused takes no other with it."""
+    telemetry.annotate(operation="write_batch", items=len(body.items))
+    refused: dict[int, MnemeError] = {}
+    accepted = []
+    for index, item in enumerate(body.items):
+        try:
+            memory = MemoryIn.model_validate(item)
+            accepted.append((index, memory.to_new(*caller.bind(memory.user_id, memory.agent_id))))
+        except ValidationError as error:
+            refused[index] = invalid([{**found, "loc": ("body", *found["loc"])} for found in error.errors()])
+        except Forbidden as error:
+            refused[index] = error
+
+    def answer(written: list[Written]) -> Answer:
+        results: dict[int, dict[str, Any]] = {
+            index: {"index": index, "status": _status(one), **_shown(one)}
+            for (index, _), one in zip(accepted, written, strict=True)
+        }
+        for index, error in refused.items():
+            results[index] = {"index": index, "status": error.status, "problem": item_problem(error)}
+        return Answer(HTTPStatus.OK, as_bytes({"items": [results[index] for index in sorted(results)]}))
+
+    if not accepted:
+        return _answered(answer([]), {})
+    result = await services.rememberer.remember(
+        caller, [new for _, new in accepted], answer, now=now(),
+        idempotency=await _idempotency(request, caller, idempotency_key),
+    )  # fmt: skip
+    return _answered(result, {})
+
+
+@router.get("/memories", operation_id="list_memories", response_model=ListAnswer, responses=problems(422))
+async def list_memories(services: Mneme, caller: Reader, parameters: ListQuery) -> Response:
+    """Memories that match, newest first. Without user_id: those of all users (a key bound to a user sees only its own)."""
+    telemetry.annotate(operation="list")
+    user_id, _ = caller.bind(parameters.user_id, parameters.agent_id)
+    if parameters.shared and parameters.user_id is not None:
+        raise Invalid(errors=[FieldError("query:shared", "exclusive", "either user_id or shared")])
+    listing = Listing(
+        user_id=None if parameters.shared else user_id, shared_only=parameters.shared, agent_id=parameters.agent_id,
+        kind=parameters.kind, key=parameters.key, tag=parameters.tag, session_id=parameters.session_id,
+        status=parameters.status, created_from=parameters.created_from, created_to=parameters.created_to,
+        before=_cursor_place(services, caller, parameters), limit=parameters.limit + 1,
+    )  # fmt: skip
+    items = await services.shelf.list(caller, listing)
+    page = items[: parameters.limit]
+    telemetry.annotate(hits=len(page))
+    more = len(items) > parameters.limit
+    return reply(
+        {"items": page, "next_cursor": _cursor(services, caller, parameters, page[-1]["id"]) if more else None}
+    )
+
+
+@router.get("/memories/{memory_id}", operation_id="get_memory", response_model=Memory, responses=problems(404, 422))
+async def get_memory(
+    services: Mneme,
+    caller: Reader,
+    memory_id: MemoryId,
+    include: Annotated[Literal["vector"] | None, Parameter()] = None,
+) -> Response:
+    """One memory; `?include=vector` adds its vector."""
+    telemetry.annotate(operation="read", memory_id=memory_id)
+    memory = await services.shelf.get(caller, memory_id, with_vector=include == "vector")
+    return reply(memory, headers={"ETag": _etag(memory)})
+
+
+@router.get(
+    "/memories/{memory_id}/history",
+    operation_id="get_memory_history",
+    response_model=HistoryAnswer,
+    responses=problems(404, 422),
+)
+async def get_memory_history(services: Mneme, caller: Reader, memory_id: MemoryId) -> Response:
+    """Everything that happened to a memory, with the text of every replaced version; also after it was deleted."""
+    telemetry.annotate(operation="history", memory_id=memory_id)
+    return reply({"items": await services.shelf.history(caller, memory_id)})
+
+
+@router.patch(
+    "/memories/{memory_id}",
+    operation_id="amend_memory",
+    response_model=Memory,
+    responses=problems(404, 409, 412, 422, 428),
+)
+async def amend_memory(
+    services: Mneme, caller: Writer, memory_id: MemoryId, body: MemoryPatch, if_match: IfMatch = None
+) -> Response:
+    """Change a memory: text, vector and keywords together; the old version stays in its history."""
+    telemetry.annotate(operation="update", memory_id=memory_id)
+    version = _version(services, if_match)
+    memory = await services.shelf.amend(caller, memory_id, body.changes(), now=now(), version=version)
+    return reply(memory, headers={"ETag": _etag(memory)})
+
+
+@router.delete(
+    "/memories/{memory_id}",
+    operation_id="delete_memory",
+    status_code=HTTPStatus.NO_CONTENT,
+    response_class=Response,
+    responses=problems(404, 412, 422, 428),
+)
+async def delete_memory(services: Mneme, caller: Deleter, memory_id: MemoryId, if_match: IfMatch = None) -> Response:
+    """Archive a memory: it is in no answer any more, and restorable by operations for a grace time."""
+    telemetry.annotate(operation="delete", memory_id=memory_id)
+    await services.shelf.erase(caller, memory_id, now=now(), version=_version(services, if_match))
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _status(written: Written) -> int:
+    return HTTPStatus.CREATED if written.outcome in {"created", "superseded"} else HTTPStatus.OK
+
+
+def _shown(written: Written) -> dict[str, Any]:
+    return {
+        "id": written.memory["id"],
+        "outcome": written.outcome,
+        "memory": written.memory,
+        "related": [{"id": memory_id, "relation": relation} for memory_id, relation in written.related],
+    }
+
+
+def _answered(answer: Answer, headers: dict[str, str]) -> Response:
+    if answer.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return Response(answer.body, answer.status, headers, "application/json")
+
+
+async def _idempotency(request: Request, caller: Caller, key: str | None) -> Idempotency | None:
+    if key is None:
+        return None
+    if not 1 <= len(key) <= 255 or not key.isascii() or not key.isprintable():
+        raise Invalid(errors=[FieldError("header:Idempotency-Key", "format", "1 to 255 printable ASCII characters")])
+    document = orjson.dumps([request.url.path, await request.json()], option=orjson.OPT_SORT_KEYS)
+    return Idempotency(caller.actor, key, blake2b(document, digest_size=32).digest())
+
+
+def _etag(memory: dict[str, Any]) -> str:
+    return f'"v{memory["version"]}"'
+
+
+def _version(services: Services, if_match: str | None) -> int | None:
+    if if_match is None:
+        if services.limits.require_if_match:
+            raise PreconditionRequired
+        return None
+    if if_match.strip() == "*":
+        return None
+    tag = if_match.strip()
+    if not (tag.startswith('"v') and tag.endswith('"') and tag[2:-1].isdecimal() and len(tag) < 13):
+        raise VersionConflict
+    return int(tag[2:-1])
+
+
+def _cursor_signer(services: Services, caller: Caller, parameters: ListParameters) -> Callable[[bytes], bytes]:
+    """Signs a place for this caller and these conditions only, so a cursor cannot be moved to another list."""
+    conditions = parameters.model_dump_json(exclude={"cursor", "limit"})
+    context = f"{caller.tenant_id}|{caller.user_id}|{caller.agent_id}|{conditions}".encode()
+    return lambda place: hmac.digest(services.cursor_secret, place + context, "sha256")[:16]
+
+
+def _cursor(services: Services, caller: Caller, parameters: ListParameters, last: UUID) -> str:
+    sign = _cursor_signer(services, caller, parameters)
+    return base64.urlsafe_b64encode(last.bytes + sign(last.bytes)).decode().rstrip("=")
+
+
+def _cursor_place(services: Services, caller: Caller, parameters: ListParameters) -> UUID | None:
+    if parameters.cursor is None:
+        return None
+    try:
+        raw = base64.b64decode(parameters.cursor + "=" * (-len(parameters.cursor) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raw = b""
+    place, signature = raw[:16], raw[16:]
+    if len(place) != 16 or not hmac.compare_digest(signature, _cursor_signer(services, caller, parameters)(place)):
+        raise Invalid(errors=[FieldError("query:cursor", "cursor", "not a cursor of this list")])
+    return UUID(bytes=place)

@@ -1,0 +1,74 @@
+"""`POST /v1/memories:search`: recall over HTTP."""
+
+from time import perf_counter
+from typing import Any
+
+from fastapi import Response
+from pydantic import BaseModel, Field
+
+from app import telemetry
+from app.api.deps import Mneme, Reader, walled_router
+from app.api.problems import problems
+from app.api.reply import reply
+from app.api.schemas import SearchIn
+from app.clock import now
+from app.memory import Memory
+from app.recall import Query, Recalled
+
+router = walled_router(prefix="/v1", tags=["search"])
+
+
+class HitAnswer(BaseModel):
+    """A memory with its score; `signals` only with explain=true."""
+
+    memory: Memory
+    score: float = Field(ge=0, le=1)
+    signals: dict[str, Any] | None = None
+
+
+class SearchAnswer(BaseModel):
+    """Hits, best first, and what was missing while they were found."""
+
+    hits: list[HitAnswer]
+    degraded: list[str] = Field(examples=[[], ["embedding_unavailable"]])
+    took_ms: float
+
+
+@router.post("/memories:search", operation_id="search_memories", response_model=SearchAnswer, responses=problems(422))
+async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Response:
+    """Find memories by meaning, keyword, time and importance. Fewer hits than top_k rather than unrelated ones."""
+    started = perf_counter()
+    telemetry.annotate(operation="search")
+    user_id, agent_id = caller.bind(body.user_id, body.agent_id)
+    query = Query(
+        tenant_id=caller.tenant_id,
+        user_id=user_id,
+        agent_id=agent_id,
+        text=body.query,
+        top_k=body.top_k,
+        weights=body.weights.model_dump(),
+        fusion=body.fusion,
+        similarity_threshold=body.similarity_threshold,
+        filters=body.filters.to_filters(),
+        include_shared=body.include_shared,
+        include_deprecated=body.include_deprecated,
+    )
+    recalled = await services.recaller.recall(query, now=now(), explain=body.explain)
+    note(recalled)
+    return reply(
+        {
+            "hits": [
+                {"memory": hit.memory, "score": hit.score} | ({} if hit.signals is None else {"signals": hit.signals})
+                for hit in recalled.hits
+            ],
+            "degraded": recalled.degraded,
+            "took_ms": round((perf_counter() - started) * 1000, 2),
+        }
+    )
+
+
+def note(recalled: Recalled) -> None:
+    """Put what is worth counting on the access line."""
+    telemetry.annotate(hits=len(recalled.hits))
+    if recalled.degraded:
+        telemetry.annotate(degraded=",".join(recalled.degraded))

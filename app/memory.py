@@ -1,0 +1,69 @@
+"""The memory as the world sees it: its shape, the columns that fill it and the dictionary that becomes JSON.
+
+Invariant: every answer of the API shows a memory in exactly this shape; app/memory_schema.json is generated from it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Kind = Literal[
+    "user_preference", "task_state", "domain_knowledge", "interaction_history", "profile", "summary"
+]
+ContentType = Literal["text", "image", "audio", "video"]
+Status = Literal["active", "deprecated", "duplicate", "quarantined", "archived"]
+
+
+class Memory(BaseModel):
+    """One self-contained statement about a subject."""
+
+    model_config = ConfigDict(extra="forbid", title="Memory")
+
+    id: UUID = Field(description="UUIDv7.")
+    user_id: str | None = Field(description="Whom it is about; null: the tenant's shared subject.")
+    agent_id: str | None = Field(description="Null: for all agents; else private to this agent.")
+    content: str
+    content_type: ContentType
+    kind: Kind
+    key: str | None = Field(description="Slot name; at most one active memory per user, agent and key.")
+    importance: float = Field(ge=1, le=5)
+    tags: list[str]
+    metadata: dict[str, Any]
+    source: str | None
+    session_id: str | None
+    status: Status
+    access_count: int = Field(ge=0)
+    last_accessed_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    event_at: datetime | None = Field(description="When that happened of which it speaks.")
+    valid_from: datetime | None
+    valid_to: datetime | None
+    expires_at: datetime | None
+    pinned: bool
+    version: int = Field(ge=1)
+    embedding: Literal["ready", "pending"]
+    vector: list[float] | None = Field(None, description="Only with ?include=vector; null while pending.")
+
+
+# For `FROM memories m JOIN subjects s … JOIN memory_usage u …`; the order is that of Memory.
+MEMORY_COLUMNS = """
+    m.memory_id AS id, s.user_id, m.agent_id, m.content, m.content_type, m.kind, m.key, m.importance, m.tags, m.metadata,
+    m.source, m.session_id, m.status, u.access_count, u.last_accessed_at, m.created_at, m.updated_at, m.event_at,
+    m.valid_from, m.valid_to, m.expires_at, m.pinned, m.version,
+    CASE WHEN m.embedding IS NULL THEN 'pending' ELSE 'ready' END AS embedding
+"""
+MEMORY_SOURCE = """
+    memories m
+    JOIN subjects s ON s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id
+    JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
+"""
+_FIELDS = tuple(name for name in Memory.model_fields if name != "vector")
+
+
+def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object of a row of MEMORY_COLUMNS (or of a mapping with the same names)."""
+    return {name: row[name] for name in _FIELDS}

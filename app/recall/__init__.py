@@ -1,0 +1,7 @@
+"""Recall: how memories are found, measured and judged."""
+
+from app.recall.query import Filters, Fusion, Hit, Query, Recalled, RecallConfig
+from app.recall.search import Recaller
+from app.recall.usage import UsageBuffer
+
+__all__ = ["Filters", "Fusion", "Hit", "Query", "RecallConfig", "Recalled", "Recaller", "UsageBuffer"]

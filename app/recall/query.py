@@ -1,0 +1,97 @@
+"""The shapes of the three stages of recall: what is asked, what the one SELECT measured, what is answered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+Fusion = Literal["weighted", "similarity", "similarity_time", "similarity_importance"]
+
+
+class RecallConfig(BaseModel, extra="forbid"):
+    """How patient recall is."""
+
+    embedding_deadline_seconds: float = Field(
+        1.0, gt=0, description="Longest wait for the query's vector; then keywords answer, marked degraded."
+    )
+    usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")
+    usage_buffer_size: int = Field(50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Conditions on the hits; None and empty do not apply. Ranges include their start and exclude their end."""
+
+    tags_any: tuple[str, ...] = ()
+    tags_all: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    content_types: tuple[str, ...] = ()
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+    event_from: datetime | None = None
+    event_to: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One question about one subject (user_id None: the shared one only)."""
+
+    tenant_id: UUID
+    user_id: str | None
+    text: str
+    agent_id: str | None = None
+    top_k: int = 10
+    weights: Mapping[str, float] = field(default_factory=dict)
+    fusion: Fusion = "weighted"
+    similarity_threshold: float = 0.0
+    filters: Filters = field(default_factory=Filters)
+    include_shared: bool = True
+    include_deprecated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Every memory in scope as columns of equal length, in order of time; what the pure functions judge.
+
+    cosine is NaN where there is no vector to compare; words (rows, query words) holds term frequencies 0..3 and grams
+    (rows, query grams) 0 or 1; times are seconds since 1970; session 0 means none; matching says whether a row passes
+    the request's filters (the others are context: term statistics and neighbours).
+    """
+
+    ids: list[UUID]
+    cosine: NDArray[np.float64]
+    words: NDArray[np.float32]
+    grams: NDArray[np.float32]
+    word_count: NDArray[np.float64]
+    created_at: NDArray[np.float64]
+    happened_at: NDArray[np.float64]
+    importance: NDArray[np.float64]
+    session: NDArray[np.int64]
+    matching: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A memory in its JSON shape, its score in [0, 1] and, when asked to explain, the parts of the score."""
+
+    memory: Mapping[str, Any]
+    score: float
+    signals: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The answer to a query: hits, best first, and what was missing while it was made."""
+
+    hits: list[Hit]
+    degraded: tuple[str, ...] = ()

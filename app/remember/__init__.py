@@ -1,0 +1,24 @@
+"""Remember: how memories come in, are judged, and are kept by hand."""
+
+from app.remember.fill import Filler, backlog
+from app.remember.kinds import DEFAULT_KIND, KINDS
+from app.remember.memory import NewMemory, RememberConfig, Written
+from app.remember.shelf import AMENDABLE, Listing, Shelf
+from app.remember.write import Answer, Idempotency, Rememberer, expire_idempotency
+
+__all__ = [
+    "AMENDABLE",
+    "DEFAULT_KIND",
+    "KINDS",
+    "Answer",
+    "Filler",
+    "Idempotency",
+    "Listing",
+    "NewMemory",
+    "RememberConfig",
+    "Rememberer",
+    "Shelf",
+    "Written",
+    "backlog",
+    "expire_idempotency",
+]

@@ -1,0 +1,163 @@
+"""The verdict on every draft before it is stored: new, duplicate, or successor of what it overrules.
+
+SQL finds what stands near (same text, same key, nearest vectors), pure rules decide; earlier items of the same batch
+count as stored. Invariant: runs inside the writing transaction, under the subject's lock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+from uuid_utils.compat import uuid7
+
+from app.database import Transaction, sql
+from app.embed import Generation
+from app.remember.memory import Draft, RememberConfig
+from app.remember.twins import say_the_same
+
+NEIGHBOURS = 3  # nearest active memories that may be near-duplicates
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A memory of the same scope near a draft: same text, same key, or close as a vector (cosine, else 0)."""
+
+    memory_id: UUID
+    content: str
+    key: str | None
+    same_text: bool
+    cosine: float
+
+
+async def judge(
+    transaction: Transaction,
+    tenant_id: UUID,
+    drafts: Sequence[Draft],
+    generation: Generation,
+    config: RememberConfig,
+    besides: UUID | None = None,
+) -> None:
+    """Set subject, outcome, status, twin, retired and links of each draft, in order.
+
+    `besides` is a stored memory that is no neighbour: the draft itself, judged again once it has a vector.
+    """
+    low, high = generation.spec.pair_window
+    least_cosine = low + config.duplicate_similarity * (high - low)
+    neighbours = await _neighbours(transaction, tenant_id, drafts, generation.generation_id, least_cosine)
+    subject_of: dict[str | None, UUID] = {}
+    accepted: dict[tuple[str | None, str | None], list[Draft]] = {}
+    for draft, (subject_id, found) in zip(drafts, neighbours, strict=True):
+        draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
+        earlier = accepted.setdefault(draft.scope, [])
+        gone = {memory_id for other in earlier for memory_id in other.retired}
+        near = [n for n in found if n.memory_id not in gone and n.memory_id != besides] + _near_in_batch(draft, earlier, least_cosine)
+        decide(draft, near)
+        for other in earlier:
+            if other.memory_id in draft.retired:  # overruled within its own batch: born deprecated
+                other.status = "deprecated"
+        if draft.status == "active" and draft.outcome != "duplicate":
+            earlier.append(draft)
+
+
+def decide(draft: Draft, near: Sequence[Neighbour]) -> None:
+    """The verdict on one draft given its neighbours (those below the similarity threshold left out)."""
+    key = draft.new.key
+    holder = next((n for n in near if key is not None and n.key == key), None)
+    for twin in sorted(near, key=lambda n: (not n.same_text, -n.cosine)):
+        if key is not None and twin.key != key:
+            continue  # the slot must come to hold this text: see below
+        if twin.same_text:
+            draft.outcome, draft.twin_id = "duplicate", twin.memory_id
+            return
+        if twin.cosine > 0 and say_the_same(draft.new.content, twin.content):
+            draft.outcome, draft.status, draft.twin_id = "duplicate", "duplicate", twin.memory_id
+            draft.links.append((twin.memory_id, "duplicate_of"))
+            return
+    # A new value of a slot overrules the old one; the same text outside of the slot moves into it.
+    overruled = {n.memory_id for n in near if n is holder or n.same_text}
+    if overruled:
+        draft.outcome = "superseded"
+        draft.retired = sorted(overruled)
+        draft.links += [(memory_id, "supersedes") for memory_id in draft.retired]
+
+
+def _near_in_batch(draft: Draft, earlier: Sequence[Draft], least_cosine: float) -> list[Neighbour]:
+    live = [other for other in earlier if other.status == "active"]
+    cosines = np.zeros(len(live))
+    if draft.windows is not None:
+        for n, other in enumerate(live):
+            if other.windows is not None and len(other.windows) == len(draft.windows) == 1:
+                cosines[n] = float(other.windows[0] @ draft.windows[0])
+    near = []
+    for other, cosine in zip(live, cosines, strict=True):
+        same_text = other.content_hash == draft.content_hash
+        same_key = draft.new.key is not None and other.new.key == draft.new.key
+        if same_text or same_key or cosine >= least_cosine:
+            close = float(cosine) if cosine >= least_cosine else 0.0
+            near.append(Neighbour(other.memory_id, other.new.content, other.new.key, same_text, close))
+    return near
+
+
+async def _neighbours(
+    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation_id: int, least_cosine: float
+) -> list[tuple[UUID | None, list[Neighbour]]]:
+    rows = await transaction.fetch(
+        _NEIGHBOURS,
+        tenant_id=tenant_id,
+        numbers=list(range(len(drafts))),
+        users=[draft.new.user_id for draft in drafts],
+        agents=[draft.new.agent_id for draft in drafts],
+        hashes=[draft.content_hash for draft in drafts],
+        keys=[draft.new.key for draft in drafts],
+        # A long text is told apart by its hash only: equal first windows do not make equal texts.
+        embeddings=[
+            draft.windows[0] if draft.windows is not None and len(draft.windows) == 1 else None for draft in drafts
+        ],
+        generation_id=generation_id,
+        most_distance=1 - least_cosine,
+        neighbours=NEIGHBOURS,
+    )
+    found: list[tuple[UUID | None, list[Neighbour]]] = [(None, []) for _ in drafts]
+    for row in rows:
+        near = found[row["number"]][1]
+        found[row["number"]] = row["subject_id"], near
+        if row["memory_id"] is not None:
+            cosine = 0.0 if row["distance"] is None else 1 - row["distance"]
+            near.append(Neighbour(row["memory_id"], row["content"], row["key"], row["same_text"], cosine))
+    return found
+
+
+_NEIGHBOURS = sql("""
+    SELECT i.number, i.subject_id, near.memory_id, near.content, near.key, near.same_text, near.distance
+    FROM (
+        SELECT i.*, CASE WHEN i.user_id IS NULL THEN :tenant_id ELSE s.subject_id END AS subject_id
+        FROM unnest(
+            cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
+            cast(:keys AS text[]), cast(:embeddings AS halfvec[])
+        ) AS i (number, user_id, agent_id, content_hash, key, embedding)
+        LEFT JOIN subjects s ON s.tenant_id = :tenant_id AND s.user_id = i.user_id
+    ) AS i
+    LEFT JOIN LATERAL (
+        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text, cast(NULL AS float8) AS distance
+        FROM memories m
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
+          AND m.content_hash = i.content_hash AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+        UNION ALL
+        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, NULL
+        FROM memories m
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
+          AND m.key = i.key AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+        UNION ALL
+        SELECT * FROM (
+            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, m.embedding <=> i.embedding AS distance
+            FROM memories m
+            WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
+              AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+              AND m.generation_id = :generation_id AND i.embedding IS NOT NULL
+              AND m.embedding <=> i.embedding <= :most_distance
+            ORDER BY m.embedding <=> i.embedding
+            LIMIT :neighbours
+        ) AS nearest
+    ) AS near ON true
+""")

@@ -1,0 +1,98 @@
+"""What comes in: the shapes of a memory to be written and of what became of it, and all that is computed without a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+from uuid_utils.compat import uuid7
+
+from app.language import KeywordVector, keyword_vector, normalise
+from app.remember.kinds import KINDS
+
+
+class RememberConfig(BaseModel, extra="forbid"):
+    """How writing judges and how long it waits."""
+
+    duplicate_similarity: float = Field(
+        0.9, ge=0, le=1, description="Calibrated similarity from which two texts may be the same."
+    )
+    embedding_deadline_seconds: float = Field(
+        2.0, gt=0, description="Longest wait for vectors; then the memory is accepted as pending."
+    )
+    idempotency_hours: float = Field(24, gt=0, description="How long a stored answer is replayed.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMemory:
+    """One memory as its writer states it; limits were checked at the door."""
+
+    user_id: str | None
+    content: str
+    kind: str
+    agent_id: str | None = None
+    content_type: str = "text"
+    key: str | None = None
+    importance: float | None = None
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    session_id: str | None = None
+    event_at: datetime | None = None
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    expires_at: datetime | None = None
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one memory: outcome (created, duplicate, superseded), the memory that now says it, and links."""
+
+    outcome: str
+    memory: Mapping[str, Any]
+    related: tuple[tuple[UUID, str], ...] = ()
+
+
+class Draft:
+    """A memory on its way into the tables: identity, normal form and keywords are fixed, verdict and vector come later."""
+
+    __slots__ = (
+        "content_hash", "keywords", "links", "memory_id", "new", "outcome", "retired", "status", "subject_id", "twin_id",
+        "windows",
+    )  # fmt: skip
+
+    def __init__(self, new: NewMemory) -> None:
+        self.new = new
+        self.memory_id: UUID = uuid7()
+        self.content_hash = content_hash(new.content)
+        self.keywords: KeywordVector = keyword_vector(new.content)
+        self.windows: Any = None  # float32 (windows, dimension) or None while pending
+        self.subject_id: UUID | None = None
+        self.outcome, self.status = "created", "active"
+        self.twin_id: UUID | None = None
+        self.retired: list[UUID] = []
+        self.links: list[tuple[UUID, str]] = []
+
+    @property
+    def scope(self) -> tuple[str | None, str | None]:
+        return self.new.user_id, self.new.agent_id
+
+    @property
+    def importance(self) -> float:
+        given = self.new.importance
+        return KINDS[self.new.kind].default_importance if given is None else given
+
+
+def content_hash(text: str) -> bytes:
+    """16 bytes that are equal exactly when two texts are the same after normalisation."""
+    return blake2b(normalise(text).encode(), digest_size=16).digest()
+
+
+def subject_lock(tenant_id: UUID, user_id: str | None) -> int:
+    """The int64 of the advisory lock that serialises the writes of one subject."""
+    name = "" if user_id is None else f"u{user_id}"
+    return int.from_bytes(blake2b(tenant_id.bytes + name.encode(), digest_size=8).digest(), "big", signed=True)
