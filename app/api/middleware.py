@@ -35,7 +35,7 @@ class Frame:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._meters: dict[tuple[str, str, int, str | None], tuple[Counter, *tuple[Histogram, ...]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,24 +72,30 @@ class Frame:
     def _record(self, scope: Scope, status: int, seconds: float, note: dict[str, Any]) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = getattr(scope.get("route"), "path", "unmatched")
-        key = method, route, status // 100
-        if key not in self._answered:
-            self._answered[key] = (
-                telemetry.HTTP_REQUESTS.labels(method, route, f"{key[2]}xx"),
-                telemetry.HTTP_REQUEST_DURATION_SECONDS.labels(method, route),
-            )
-        counter, histogram = self._answered[key]
-        counter.inc()
-        histogram.observe(seconds)
         operation = note.get("operation")
-        if operation in telemetry.OPERATIONS:
-            outcome = "ok" if 0 < status < 400 else "refused" if 400 <= status < 500 else "failed"
-            telemetry.OPERATION_DURATION_SECONDS.labels(operation, outcome).observe(seconds)
+        key = method, route, status // 100, operation
+        if key not in self._meters:
+            self._meters[key] = _meters(*key)
+        counter, *histograms = self._meters[key]
+        counter.inc()
+        for histogram in histograms:
+            histogram.observe(seconds)
         if route not in _QUIET or status >= 400:
             line = telemetry.stamp("request", "info" if 0 < status < 500 else "warning")
             line |= note
             line |= {"method": method, "route": route, "status": status, "duration_ms": round(seconds * 1000, 2)}
             telemetry.write_line(line)
+
+
+def _meters(
+    method: str, route: str, status_class: int, operation: str | None
+) -> tuple[Counter, *tuple[Histogram, ...]]:
+    counter = telemetry.HTTP_REQUESTS.labels(method, route, f"{status_class}xx")
+    histogram = telemetry.HTTP_REQUEST_DURATION_SECONDS.labels(method, route)
+    if operation not in telemetry.OPERATIONS:
+        return counter, histogram
+    outcome = "ok" if status_class in (1, 2, 3) else "refused" if status_class == 4 else "failed"
+    return counter, histogram, telemetry.OPERATION_DURATION_SECONDS.labels(operation, outcome)
 
 
 async def sample_event_loop_lag() -> None:
