@@ -1,10 +1,14 @@
 """`mneme db`: the schema's revision, and the roles that a database of one's own needs."""
 
+from typing import Annotated
+
 import typer
+from sqlalchemy.engine import make_url
 
 from app.cli import schema
-from app.cli.connect import with_owner
+from app.cli.connect import URL, with_owner
 from app.errors import StartupRefused
+from app.settings import load_settings, variable
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -35,6 +39,18 @@ def check() -> None:
 
 
 @app.command()
-def roles() -> None:
-    """Print the SQL that makes the service's login role."""
-    print(schema.ROLES_SQL, end="")
+def roles(
+    apply: Annotated[bool, typer.Option("--apply", help="Make the role of MNEME_DATABASE__URL, as the owner.")] = False,
+) -> None:
+    """Print the SQL that makes the service's login role, or make it."""
+    if not apply:
+        print(schema.ROLES_SQL, end="")
+        return
+    database = load_settings().database
+    if database.url is None or database.owner_url is None:
+        raise StartupRefused(f"{URL} and {variable(('database', 'owner_url'))} are both needed")
+    login = make_url(database.url.get_secret_value())
+    if not login.username:
+        raise StartupRefused(f"{URL} names no user")
+    schema.create_login(database.owner_url.get_secret_value(), login.username, login.password)
+    print(f"the role {login.username} is ready")

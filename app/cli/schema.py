@@ -4,16 +4,17 @@ Invariant: only this module and migrations/ ever use the owner's URL; the servic
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.cli.embedded import SUPERUSER, EmbeddedServer
 from app.errors import StartupRefused
@@ -24,22 +25,23 @@ ALEMBIC_INI = Path(__file__).parents[2] / "alembic.ini"
 
 ROLES_SQL = f"""\
 -- The service's login role: owns nothing, is no superuser, and has no rights until a transaction takes one of the two
--- roles (SET LOCAL ROLE). Run as a superuser or as the database's owner with CREATEROLE, after `mneme db migrate`.
+-- roles (SET LOCAL ROLE). Run once as a superuser or as an owner with CREATEROLE, after `mneme db migrate`.
 CREATE ROLE {LOGIN_ROLE} LOGIN NOINHERIT PASSWORD 'choose-one';
 GRANT mneme_app, mneme_worker TO {LOGIN_ROLE};
-GRANT CONNECT ON DATABASE {DATABASE} TO {LOGIN_ROLE};
 """
 
 
 def upgrade(owner_url: str) -> None:
     """Bring the schema to the newest revision; two at once take turns, and the second finds nothing to do."""
-    command.upgrade(_alembic(owner_url), "head")
+    with _plain_refusals(owner_url):
+        command.upgrade(_alembic(owner_url), "head")
 
 
 def revisions(owner_url: str) -> tuple[str | None, str | None]:
     """Return the database's revision and the newest one of this program."""
     head = ScriptDirectory.from_config(_alembic(owner_url)).get_current_head()
-    return asyncio.run(_current(owner_url)), head
+    with _plain_refusals(owner_url):
+        return asyncio.run(_current(owner_url)), head
 
 
 def create(server: EmbeddedServer, database: str = DATABASE) -> str:
@@ -52,8 +54,18 @@ def prepare(server: EmbeddedServer, database: str = DATABASE) -> tuple[str, str]
     """Create, migrate and open `database` on an embedded server; return the URLs of its owner and of the service."""
     owner_url = create(server, database)
     upgrade(owner_url)
-    asyncio.run(_create_login(owner_url))
+    create_login(owner_url, LOGIN_ROLE)
     return owner_url, server.url(LOGIN_ROLE, database)
+
+
+def create_login(owner_url: str, role: str, password: str | None = None) -> None:
+    """Make the service's login role unless it exists, and let it take the two roles that the migrations made."""
+    quoted = '"' + role.replace('"', '""') + '"'
+    secret = "" if password is None else " PASSWORD '" + password.replace("'", "''") + "'"
+    exists = f"SELECT count(*) FROM pg_roles WHERE rolname = '{role.replace(chr(39), chr(39) * 2)}'"
+    create = f"CREATE ROLE {quoted} LOGIN NOINHERIT{secret}"
+    with _plain_refusals(owner_url):
+        asyncio.run(_execute(owner_url, exists, create, f"GRANT mneme_app, mneme_worker TO {quoted}"))
 
 
 def _alembic(owner_url: str) -> Config:
@@ -65,15 +77,8 @@ def _alembic(owner_url: str) -> Config:
 
 
 async def _current(owner_url: str) -> str | None:
-    engine = create_async_engine(owner_url)
-    try:
-        async with engine.connect() as connection:
-            return await connection.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
-    except (DBAPIError, OSError) as error:
-        where = make_url(owner_url).render_as_string(hide_password=True)
-        raise StartupRefused(f"{where} does not answer: {type(error).__name__}", dependency=True) from error
-    finally:
-        await engine.dispose()
+    async with _connection(owner_url) as connection:
+        return await connection.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
 
 
 async def _create_database(superuser_url: str, database: str) -> None:
@@ -84,22 +89,34 @@ async def _create_database(superuser_url: str, database: str) -> None:
     )
 
 
-async def _create_login(superuser_url: str) -> None:
-    await _execute(
-        superuser_url,
-        f"SELECT count(*) FROM pg_roles WHERE rolname = '{LOGIN_ROLE}'",
-        f"CREATE ROLE {LOGIN_ROLE} LOGIN NOINHERIT",
-        f"GRANT mneme_app, mneme_worker TO {LOGIN_ROLE}",
-    )
-
-
 async def _execute(url: str, exists: str, create: str, *always: str) -> None:
+    async with _connection(url) as connection:
+        if not (await connection.exec_driver_sql(exists)).scalar_one():
+            await connection.exec_driver_sql(create)
+        for statement in always:
+            await connection.exec_driver_sql(statement)
+
+
+@asynccontextmanager
+async def _connection(url: str) -> AsyncIterator[AsyncConnection]:
     engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
     try:
         async with engine.connect() as connection:
-            if not (await connection.execute(text(exists))).scalar_one():
-                await connection.execute(text(create))
-            for statement in always:
-                await connection.execute(text(statement))
+            yield connection
     finally:
         await engine.dispose()
+
+
+@contextmanager
+def _plain_refusals(url: str) -> Iterator[None]:
+    """Turn what the driver or PostgreSQL says about a URL that does not work into StartupRefused."""
+    try:
+        yield
+    except (ArgumentError, ImportError):
+        raise StartupRefused(
+            "the database URL is not of the form postgresql+asyncpg://user:password@host/name"
+        ) from None
+    except (OSError, DBAPIError) as error:
+        reason = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
+        where = make_url(url).render_as_string(hide_password=True)
+        raise StartupRefused(f"{where}: {reason}", dependency=True) from error
