@@ -10,9 +10,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Kind = Literal[
-    "user_preference", "task_state", "domain_knowledge", "interaction_history", "profile", "summary"
-]
+Kind = Literal["user_preference", "task_state", "domain_knowledge", "interaction_history", "profile", "summary"]
 ContentType = Literal["text", "image", "audio", "video"]
 Status = Literal["active", "deprecated", "duplicate", "quarantined", "archived"]
 
@@ -51,9 +49,9 @@ class Memory(BaseModel):
 
 # For `FROM memories m JOIN subjects s … JOIN memory_usage u …`; the order is that of Memory.
 MEMORY_COLUMNS = """
-    m.memory_id AS id, s.user_id, m.agent_id, m.content, m.content_type, m.kind, m.key, m.importance, m.tags, m.metadata,
-    m.source, m.session_id, m.status, u.access_count, u.last_accessed_at, m.created_at, m.updated_at, m.event_at,
-    m.valid_from, m.valid_to, m.expires_at, m.pinned, m.version,
+    m.memory_id AS id, s.user_id, m.agent_id, m.content, m.content_type, m.kind, m.key, m.importance, m.tags,
+    m.metadata, m.source, m.session_id, m.status, u.access_count, u.last_accessed_at, m.created_at, m.updated_at,
+    m.event_at, m.valid_from, m.valid_to, m.expires_at, m.pinned, m.version,
     CASE WHEN m.embedding IS NULL THEN 'pending' ELSE 'ready' END AS embedding
 """
 MEMORY_SOURCE = """

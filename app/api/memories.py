@@ -14,12 +14,13 @@ from fastapi import Query as Parameter
 from pydantic import BaseModel, ValidationError
 
 from app import telemetry
-from app.api.deps import Caller, Deleter, Mneme, Reader, Services, Writer, walled_router
+from app.api.deps import Deleter, Mneme, Reader, Services, Writer, walled_router
 from app.api.problems import Problem, invalid, item_problem, problems
 from app.api.reply import as_bytes, reply
 from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
 from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
+from app.guard import Caller
 from app.memory import Memory
 from app.remember import Answer, Idempotency, Listing, Written
 
@@ -159,7 +160,7 @@ async def write_memories(
 
 @router.get("/memories", operation_id="list_memories", response_model=ListAnswer, responses=problems(422))
 async def list_memories(services: Mneme, caller: Reader, parameters: ListQuery) -> Response:
-    """Memories that match, newest first. Without user_id: those of all users (a key bound to a user sees only its own)."""
+    """Memories that match, newest first; without user_id those of all users, if the key is not bound to one."""
     telemetry.annotate(operation="list")
     user_id, _ = caller.bind(parameters.user_id, parameters.agent_id)
     if parameters.shared and parameters.user_id is not None:
@@ -170,7 +171,7 @@ async def list_memories(services: Mneme, caller: Reader, parameters: ListQuery) 
         status=parameters.status, created_from=parameters.created_from, created_to=parameters.created_to,
         before=_cursor_place(services, caller, parameters), limit=parameters.limit + 1,
     )  # fmt: skip
-    items = await services.shelf.list(caller, listing)
+    items = await services.shelf.browse(caller, listing)
     page = items[: parameters.limit]
     telemetry.annotate(hits=len(page))
     more = len(items) > parameters.limit

@@ -76,8 +76,8 @@ class MemoryIn(Validity):
     kind: Kind = DEFAULT_KIND  # type: ignore[assignment]
     key: Identifier | None = Field(None, examples=["profile.company_name"])
     importance: Importance | None = Field(None, description="1 to 5; default by kind.")
-    tags: Tags = []
-    metadata: Metadata = {}
+    tags: Tags = Field(default=[])
+    metadata: Metadata = Field(default={})
     source: Identifier | None = None
     session_id: Identifier | None = None
     event_at: Moment | None = None
@@ -131,8 +131,8 @@ class MemoryPatch(Validity):
 class TagFilter(Wire):
     """Tags of which a hit has any, and tags of which it has all."""
 
-    any: Tags = []
-    all: Tags = []
+    any: Tags = Field(default=[])
+    all: Tags = Field(default=[])
 
 
 class Range(Wire):
@@ -155,8 +155,8 @@ class FiltersIn(Wire):
     """Conditions that every hit meets."""
 
     tags: TagFilter = TagFilter()
-    kinds: list[Kind] = []
-    content_types: list[ContentType] = []
+    kinds: list[Kind] = Field(default=[])
+    content_types: list[ContentType] = Field(default=[])
     created: Range = Range()
     event: Range = Range()
     metadata: dict[str, Scalar] = Field({}, max_length=16, description='Equality, by JSON type: 2 is not "2".')
@@ -250,7 +250,7 @@ class TutorialAdd(Wire):
     content: Content
     content_type: ContentType = "text"
     importance: Importance = 1.0
-    tags: Tags = []
+    tags: Tags = Field(default=[])
     source: Identifier | None = None
 
 

@@ -1,6 +1,6 @@
 """Words of Chinese and English text: one tokenizer, the normal form, and keyword weights as sparse vectors."""
 
-from app.language.tokens import TOKENIZER_VERSION, grams, normalise, words
+from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, words
 from app.language.weights import (
     DIMENSIONS,
     KeywordQuery,
@@ -17,6 +17,7 @@ __all__ = [
     "KeywordQuery",
     "KeywordVector",
     "QueryCode",
+    "fold",
     "grams",
     "keyword_query",
     "keyword_vector",

@@ -1,6 +1,6 @@
 """Recall: how memories are found, measured and judged."""
 
-from app.recall.query import Filters, Fusion, Hit, Query, Recalled, RecallConfig
+from app.recall.query import Filters, Fusion, Hit, Query, RecallConfig, Recalled
 from app.recall.search import Recaller
 from app.recall.usage import UsageBuffer
 

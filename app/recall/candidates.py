@@ -18,7 +18,7 @@ from app.language import KeywordQuery
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
 from app.recall.query import Candidates, Filters, Query
 
-# The subjects in scope; an unknown user has none, which leaves the shared subject (whose id is the tenant's) or nothing.
+# The subjects in scope; an unknown user has none, which leaves the shared one (whose id is the tenant's) or nothing.
 _SUBJECTS = """
     m.subject_id = ANY (
         ARRAY(SELECT subject_id FROM subjects WHERE tenant_id = :tenant_id AND user_id = :user_id)

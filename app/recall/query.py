@@ -20,7 +20,9 @@ class RecallConfig(BaseModel, extra="forbid"):
         1.0, gt=0, description="Longest wait for the query's vector; then keywords answer, marked degraded."
     )
     usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")
-    usage_buffer_size: int = Field(50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted.")
+    usage_buffer_size: int = Field(
+        50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,9 @@ from app.errors import EmbeddingUnavailable
 from app.language import keyword_query
 from app.memory import as_json
 from app.recall.candidates import fetch, find
-from app.recall.query import Hit, Query, Recalled, RecallConfig
+from app.recall.query import Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import rank
+from app.recall.signals import Circumstances
 from app.recall.usage import UsageBuffer
 
 
@@ -52,7 +53,8 @@ class Recaller:
             with telemetry.search_stage("ranking"):
                 if vector is not None and np.isnan(candidates.cosine).any():
                     degraded.append("embedding_pending")
-                ranked = rank(candidates, query, self.generation.spec.query_window, now=now.timestamp())
+                window = self.generation.spec.query_window
+                ranked = rank(candidates, query, Circumstances(window=window, now=now.timestamp()))
             with telemetry.search_stage("hydrate"):
                 rows = await fetch(transaction, query, [candidates.ids[one.row] for one in ranked], now=now)
         hits = [

@@ -103,7 +103,7 @@ async def backlog(database: Database, *, now: datetime) -> tuple[int, float]:
     """How many memories wait for a vector, and for how many seconds the oldest has waited."""
     async with database.work() as transaction:
         row = await transaction.fetch_row(_BACKLOG)
-    assert row is not None  # noqa: S101 - an aggregate always gives one row
+    assert row is not None
     return row["waiting"], max(0.0, (now - row["oldest"]).total_seconds()) if row["oldest"] else 0.0
 
 

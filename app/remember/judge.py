@@ -51,7 +51,9 @@ async def judge(
         draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
         earlier = accepted.setdefault(draft.scope, [])
         gone = {memory_id for other in earlier for memory_id in other.retired}
-        near = [n for n in found if n.memory_id not in gone and n.memory_id != besides] + _near_in_batch(draft, earlier, least_cosine)
+        near = [n for n in found if n.memory_id not in gone and n.memory_id != besides] + _near_in_batch(
+            draft, earlier, least_cosine
+        )
         decide(draft, near)
         for other in earlier:
             if other.memory_id in draft.retired:  # overruled within its own batch: born deprecated
@@ -139,7 +141,8 @@ _NEIGHBOURS = sql("""
         LEFT JOIN subjects s ON s.tenant_id = :tenant_id AND s.user_id = i.user_id
     ) AS i
     LEFT JOIN LATERAL (
-        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text, cast(NULL AS float8) AS distance
+        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
+               cast(NULL AS float8) AS distance
         FROM memories m
         WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
           AND m.content_hash = i.content_hash AND m.agent_id IS NOT DISTINCT FROM i.agent_id
@@ -150,7 +153,8 @@ _NEIGHBOURS = sql("""
           AND m.key = i.key AND m.agent_id IS NOT DISTINCT FROM i.agent_id
         UNION ALL
         SELECT * FROM (
-            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, m.embedding <=> i.embedding AS distance
+            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash,
+                   m.embedding <=> i.embedding AS distance
             FROM memories m
             WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
               AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id

@@ -1,4 +1,4 @@
-"""What comes in: the shapes of a memory to be written and of what became of it, and all that is computed without a model."""
+"""What comes in and what became of it: the shapes of the write path, and all that is computed without a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,11 +58,11 @@ class Written:
 
 
 class Draft:
-    """A memory on its way into the tables: identity, normal form and keywords are fixed, verdict and vector come later."""
+    """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "content_hash", "keywords", "links", "memory_id", "new", "outcome", "retired", "status", "subject_id", "twin_id",
-        "windows",
+        "content_hash", "keywords", "links", "memory_id", "new", "outcome", "retired", "status", "subject_id",
+        "twin_id", "windows",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory) -> None:

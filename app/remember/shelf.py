@@ -68,7 +68,7 @@ class Shelf:
                 memory["vector"] = None if vector is None else vector.tolist()
             return memory
 
-    async def list(self, caller: Caller, listing: Listing) -> list[dict[str, Any]]:
+    async def browse(self, caller: Caller, listing: Listing) -> list[dict[str, Any]]:
         """Memories, newest first, at most `listing.limit`."""
         values = {
             "user_id": listing.user_id,
@@ -132,9 +132,7 @@ class Shelf:
                 break
         raise VersionConflict
 
-    async def erase(
-        self, caller: Caller, memory_id: UUID, *, now: datetime, version: int | None = None
-    ) -> None:
+    async def erase(self, caller: Caller, memory_id: UUID, *, now: datetime, version: int | None = None) -> None:
         """Archive a memory: gone from every answer, restorable for the grace time. Raises NotFound, VersionConflict."""
         async with self.database.write(caller.tenant_id) as transaction:
             row = await _visible(transaction, caller, memory_id, to_change=True)
@@ -236,7 +234,8 @@ def _listing(conditions: tuple[str, ...]) -> Statement:
 
 
 _BY_ID = sql(f"""
-    SELECT {MEMORY_COLUMNS}, m.subject_id FROM {MEMORY_SOURCE} WHERE m.tenant_id = :tenant_id AND m.memory_id = :memory_id
+    SELECT {MEMORY_COLUMNS}, m.subject_id FROM {MEMORY_SOURCE}
+    WHERE m.tenant_id = :tenant_id AND m.memory_id = :memory_id
 """)
 _VECTOR = sql("""
     SELECT embedding FROM memories WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
@@ -253,7 +252,8 @@ _AMEND = sql("""
     WITH amended AS (
         UPDATE memories SET content = :content, kind = :kind, key = :key, importance = :importance, tags = :tags,
                metadata = :metadata, source = :source, event_at = :event_at, valid_from = :valid_from,
-               valid_to = :valid_to, expires_at = :expires_at, pinned = :pinned, version = version + 1, updated_at = :now
+               valid_to = :valid_to, expires_at = :expires_at, pinned = :pinned, version = version + 1,
+               updated_at = :now
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
           AND version = :version AND status = 'active'
         RETURNING tenant_id, subject_id, memory_id, version

@@ -79,7 +79,10 @@ class _Facts:
         self.names = frozenset(latin | han) - _NOT_NAMES
 
 
-_NOT_NAMES = frozenset("i i'm i'd i've i'll the a an my his her their our it this that he she they we you user".split())
+_NOT_NAMES = frozenset(
+    ["i", "i'm", "i'd", "i've", "i'll", "the", "a", "an", "my", "his", "her", "their", "our", "your", "it", "this",
+     "that", "he", "she", "they", "we", "you", "user"]
+)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -106,6 +109,4 @@ def _value(numeral: str) -> int | str:
 
 def _opposed(a: frozenset[str], b: frozenset[str]) -> bool:
     only_a, only_b = a - b, b - a
-    return any(
-        (only_a & left and only_b & right) or (only_a & right and only_b & left) for left, right in _OPPOSITES
-    )
+    return any((only_a & left and only_b & right) or (only_a & right and only_b & left) for left, right in _OPPOSITES)

@@ -199,7 +199,10 @@ async def _repeat(transaction: Transaction, caller: Caller, drafts: Sequence[Dra
         now=now,
     )
     # The counters of this very statement are not visible to its own SELECT.
-    return {row["id"]: {**row, "access_count": row["access_count"] + row["repeats"], "last_accessed_at": now} for row in rows}
+    return {
+        row["id"]: {**row, "access_count": row["access_count"] + row["repeats"], "last_accessed_at": now}
+        for row in rows
+    }
 
 
 def _render(draft: Draft, now: datetime) -> dict[str, Any]:
@@ -240,7 +243,9 @@ def text_array(values: Sequence[str]) -> str:
 def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: datetime) -> dict[str, Any]:
     news = [draft.new for draft in drafts]
     subjects = {draft.subject_id: draft.new.user_id for draft in drafts}
-    links = [(draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links]
+    links = [
+        (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
+    ]
     windows = [
         (draft.subject_id, draft.memory_id, number, draft.windows[number - 1])
         for draft in drafts
@@ -334,7 +339,9 @@ _REPEAT = sql(f"""
         FROM counted c
         WHERE u.tenant_id = :tenant_id AND u.subject_id = c.subject_id AND u.memory_id = c.memory_id
     ), noted AS (
-        INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
+        INSERT INTO memory_events (
+            tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at
+        )
         SELECT :tenant_id, r.subject_id, r.event_id, r.memory_id, 'repeated', :actor, 1,
                CASE WHEN r.kept_id IS NULL THEN '{{}}' ELSE jsonb_build_object('kept_as', r.kept_id) END, :now
         FROM repeated r
@@ -353,7 +360,8 @@ _INSERT = sql("""
         INSERT INTO memories (
             tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags,
             metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords,
-            word_count, embedding, generation_id, window_count, version, created_at, updated_at, tokenizer_version, deprecated_at
+            word_count, embedding, generation_id, window_count, version, created_at, updated_at, tokenizer_version,
+            deprecated_at
         )
         SELECT :tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance,
                cast(tags AS text[]), metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at,
