@@ -1,0 +1,95 @@
+"""From measured candidates to hits: weigh the signals, keep what has evidence, sort. Pure.
+
+Invariant: a hit has evidence (a match of meaning or of words) and passes the threshold; scores lie in [0, 1], higher is
+better; a missing vector lowers no row below what its keywords say and never gives NaN.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.recall.query import Candidates, Query
+from app.recall.signals import SIGNALS, Circumstances, Floats, Statistics
+
+_FUSED = {
+    "weighted": frozenset(SIGNALS),
+    "similarity": frozenset({"similarity"}),
+    "similarity_time": frozenset({"similarity", "time"}),
+    "similarity_importance": frozenset({"similarity", "importance"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One hit: its row among the candidates, its score, and for each signal its value, weight, contribution and arm."""
+
+    row: int
+    score: float
+    signals: Mapping[str, Mapping[str, Any]]
+
+
+def rank(
+    candidates: Candidates,
+    query: Query,
+    window: tuple[float, float],
+    *,
+    now: float,
+    statistics: Statistics | None = None,
+) -> list[Ranked]:
+    """The hits of a query, best first and newest first among equals, at most query.top_k.
+
+    A row is a hit if it passes the filters, has evidence, and its similarity is not below query.similarity_threshold
+    (in calibrated units). Evidence is a similarity or a keyword signal above 0 among those that weigh; if neither
+    weighs, every row counts. A row without a vector cannot be below the threshold: it stays on a keyword match alone.
+    """
+    circumstances = Circumstances(window=window, now=now, statistics=statistics)
+    values = {name: signal.measure(candidates, circumstances) for name, signal in SIGNALS.items()}
+    weights = weigh(query, values)
+    score = np.zeros(len(candidates))
+    for name, value in values.items():
+        score += weights[name] * np.nan_to_num(value)
+    similarity, keyword = np.nan_to_num(values["similarity"]), np.nan_to_num(values["keyword"])
+    evidence = (weights["similarity"] * similarity > 0) | (weights["keyword"] * keyword > 0)
+    if not (weights["similarity"].any() or weights["keyword"].any()):
+        evidence[:] = True
+    unknown = np.isnan(values["similarity"]) & (keyword > 0)
+    passes = (similarity >= query.similarity_threshold) | unknown
+    rows = np.flatnonzero(candidates.matching & evidence & passes)
+    best = rows[np.lexsort((-rows, -score[rows]))][: query.top_k]
+    return [Ranked(int(row), float(min(score[row], 1.0)), _explain(int(row), values, weights)) for row in best]
+
+
+def weigh(query: Query, values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The weight of each signal for each row: those of the request within its fusion, scaled to sum 1.
+
+    Similarity and keyword are two witnesses of one thing, relevance: where one cannot be said (no vector; no words in
+    the query), its weight goes to the other, so that time and importance never grow by an outage.
+    """
+    asked = query.weights or {name: signal.weight for name, signal in SIGNALS.items()}
+    fused = {name: asked.get(name, 0.0) if name in _FUSED[query.fusion] else 0.0 for name in SIGNALS}
+    total = sum(fused.values())
+    if total <= 0:  # the request weighs none of the signals that its fusion uses
+        fused = {name: float(name == "similarity") for name in SIGNALS}
+        total = 1.0
+    rows = len(values["similarity"])
+    weights = {name: np.full(rows, weight / total) for name, weight in fused.items()}
+    for missing, other in (("similarity", "keyword"), ("keyword", "similarity")):
+        unsaid = np.isnan(values[missing])
+        weights[other] = np.where(unsaid, weights[other] + weights[missing], weights[other])
+        weights[missing] = np.where(unsaid, 0.0, weights[missing])
+    return weights
+
+
+def _explain(row: int, values: Mapping[str, Floats], weights: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """Value (null: cannot be said), weight, contribution and arm of each signal; contributions sum to the score."""
+    explained: dict[str, Any] = {}
+    for name, signal in SIGNALS.items():
+        value, weight = float(values[name][row]), float(weights[name][row])
+        known = None if np.isnan(value) else round(value, 6)
+        contribution = 0.0 if known is None else value * weight
+        explained[name] = {"value": known, "weight": round(weight, 6), "contribution": round(contribution, 6),
+                           "arm": signal.arm}  # fmt: skip
+    return explained
