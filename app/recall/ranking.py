@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.recall.query import Candidates, Query
-from app.recall.signals import SIGNALS, Circumstances, Floats, Statistics
+from app.recall.signals import SIGNALS, Circumstances, Floats
 
 _FUSED = {
     "weighted": frozenset(SIGNALS),
@@ -31,21 +31,13 @@ class Ranked:
     signals: Mapping[str, Mapping[str, Any]]
 
 
-def rank(
-    candidates: Candidates,
-    query: Query,
-    window: tuple[float, float],
-    *,
-    now: float,
-    statistics: Statistics | None = None,
-) -> list[Ranked]:
+def rank(candidates: Candidates, query: Query, circumstances: Circumstances) -> list[Ranked]:
     """The hits of a query, best first and newest first among equals, at most query.top_k.
 
     A row is a hit if it passes the filters, has evidence, and its similarity is not below query.similarity_threshold
     (in calibrated units). Evidence is a similarity or a keyword signal above 0 among those that weigh; if neither
     weighs, every row counts. A row without a vector cannot be below the threshold: it stays on a keyword match alone.
     """
-    circumstances = Circumstances(window=window, now=now, statistics=statistics)
     values = {name: signal.measure(candidates, circumstances) for name, signal in SIGNALS.items()}
     weights = weigh(query, values)
     score = np.zeros(len(candidates))
