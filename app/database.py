@@ -315,17 +315,20 @@ async def _register_codecs(connection: "asyncpg.Connection[Any]") -> None:
     )
     if schema is None:
         return  # before the first migration; Database._check says so
-    await connection.set_type_codec(
-        "halfvec", schema=schema, encoder=_encode_halfvec, decoder=_decode_halfvec, format="binary"
-    )
-    await connection.set_type_codec(
-        "sparsevec", schema=schema, encoder=_encode_sparsevec, decoder=_decode_sparsevec, format="binary"
-    )
+    await connection.set_type_codec("halfvec", schema=schema, encoder=bytes, decoder=_decode_halfvec, format="binary")
+    await connection.set_type_codec("sparsevec", schema=schema, encoder=bytes, decoder=bytes, format="binary")
 
 
-# pgvector's own HalfVector and SparseVector build Python lists on the way; these speak its wire format from numpy.
-def _encode_halfvec(value: np.ndarray) -> bytes:
-    return struct.pack(">HH", len(value), 0) + value.astype(">f2").tobytes()
+# pgvector's own HalfVector and SparseVector build Python lists on the way; these speak its wire format from numpy. They
+# give bytes, because asyncpg takes an ndarray or a tuple inside an array parameter for one more dimension.
+def halfvec(vector: np.ndarray) -> bytes:
+    """A float vector as a parameter."""
+    return struct.pack(">HH", len(vector), 0) + vector.astype(">f2").tobytes()
+
+
+def sparsevec(ids: Sequence[int], weights: Sequence[float]) -> bytes:
+    """A sparse vector (ids ascending from 0) as a parameter."""
+    return struct.pack(f">iii{len(ids)}i{len(ids)}f", KEYWORD_DIMENSIONS, len(ids), 0, *ids, *weights)
 
 
 def _decode_halfvec(data: bytes) -> np.ndarray:
@@ -335,11 +338,6 @@ def _decode_halfvec(data: bytes) -> np.ndarray:
 def _encode_sparsevec(value: tuple[Sequence[int], Sequence[float]]) -> bytes:
     ids, weights = value
     return struct.pack(f">iii{len(ids)}i{len(ids)}f", KEYWORD_DIMENSIONS, len(ids), 0, *ids, *weights)
-
-
-def _decode_sparsevec(data: bytes) -> tuple[Sequence[int], Sequence[float]]:
-    count = struct.unpack_from(">i", data, 4)[0]
-    return struct.unpack_from(f">{count}i", data, 12), struct.unpack_from(f">{count}f", data, 12 + 4 * count)
 
 
 def _raise(error: BaseException) -> NoReturn:

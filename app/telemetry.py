@@ -73,6 +73,7 @@ EMBEDDING_CACHE = Counter("mneme_embedding_cache_total", "Query vectors looked u
 EMBEDDING_DEFERRED = Counter(
     "mneme_embedding_deferred_total", "Memories accepted without a vector because the embedder was away or slow."
 )
+EMBEDDING_TRUNCATED = Counter("mneme_embedding_truncated_total", "Queries too long even for several windows.")
 EMBEDDING_PENDING = Gauge(
     "mneme_embedding_pending", "Memories without a vector, in the whole database: use max(), never sum()."
 )

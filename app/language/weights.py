@@ -119,4 +119,4 @@ def _digits(codes: NDArray[np.int64], places: int, bits: int) -> NDArray[np.floa
     """The base-2^bits digits of codes (rows, groups) as (rows, groups * places), lowest place first."""
     shifts = np.arange(places, dtype=np.int64) * bits
     digits = (codes[:, :, None] >> shifts) & ((1 << bits) - 1)
-    return digits.reshape(len(codes), -1).astype(np.float32)
+    return digits.reshape(len(codes), codes.shape[1] * places).astype(np.float32)

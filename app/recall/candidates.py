@@ -13,7 +13,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from app.database import Statement, Transaction, sql
+from app.database import Statement, Transaction, halfvec, sparsevec, sql
 from app.language import KeywordQuery
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
 from app.recall.query import Candidates, Filters, Query
@@ -71,8 +71,8 @@ async def find(
         statement,
         **_scope(query, now),
         **{name: list(value) if isinstance(value, tuple) else value for name, value in filters.items()},
-        **{f"code_{n}": (code.ids, code.powers) for n, code in enumerate(keywords.codes)},
-        vector=vector,
+        **{f"code_{n}": sparsevec(code.ids, code.powers) for n, code in enumerate(keywords.codes)},
+        vector=None if vector is None else halfvec(vector),
         generation_id=generation_id,
     )
     return _columns(row, keywords, len(keywords.codes))

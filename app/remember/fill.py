@@ -12,7 +12,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from app.database import Database, Transaction, sql
+from app.database import Database, Transaction, halfvec, sql
 from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
 from app.remember.judge import judge
@@ -72,11 +72,11 @@ class Filler:
             memory_id=draft.memory_id,
             version=version,
             status="duplicate" if near_duplicate else "active",
-            embedding=draft.windows[0],
+            embedding=halfvec(draft.windows[0]),
             generation_id=self.generation.generation_id,
             window_count=len(draft.windows),
             window_numbers=list(range(2, len(draft.windows) + 1)),
-            window_embeddings=list(draft.windows[1:]),
+            window_embeddings=[halfvec(window) for window in draft.windows[1:]],
             twin_id=judged.twin_id if near_duplicate else None,
             event_id=uuid7(),
             now=now,

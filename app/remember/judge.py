@@ -11,7 +11,7 @@ from uuid import UUID
 import numpy as np
 from uuid_utils.compat import uuid7
 
-from app.database import Transaction, sql
+from app.database import Transaction, halfvec, sql
 from app.embed import Generation
 from app.remember.memory import Draft, RememberConfig
 from app.remember.twins import say_the_same
@@ -114,7 +114,8 @@ async def _neighbours(
         keys=[draft.new.key for draft in drafts],
         # A long text is told apart by its hash only: equal first windows do not make equal texts.
         embeddings=[
-            draft.windows[0] if draft.windows is not None and len(draft.windows) == 1 else None for draft in drafts
+            halfvec(draft.windows[0]) if draft.windows is not None and len(draft.windows) == 1 else None
+            for draft in drafts
         ],
         generation_id=generation_id,
         most_distance=1 - least_cosine,

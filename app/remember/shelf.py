@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
-from app.database import Database, Statement, Transaction, sql
+from app.database import Database, Statement, Transaction, halfvec, sparsevec, sql
 from app.embed import Embedder, Generation
 from app.errors import DuplicateContent, EmbeddingUnavailable, KeyTaken, NotFound, VersionConflict
 from app.guard import Caller
@@ -180,17 +180,20 @@ class Shelf:
                 _AMEND_TEXT,
                 **names,
                 content_hash=content_hash(new["content"]),
-                keywords=(keywords.ids, keywords.counts),
+                keywords=sparsevec(keywords.ids, keywords.counts),
                 word_count=keywords.word_count,
                 tokenizer_version=TOKENIZER_VERSION,
-                embedding=windows[0] if len(windows) else None,
+                embedding=halfvec(windows[0]) if len(windows) else None,
                 generation_id=self.generation.generation_id if len(windows) else None,
                 window_count=max(1, len(windows)),
                 now=now,
             )
             if len(windows) > 1:
                 await transaction.execute(
-                    _AMEND_WINDOWS, **names, numbers=list(range(2, len(windows) + 1)), embeddings=list(windows[1:])
+                    _AMEND_WINDOWS,
+                    **names,
+                    numbers=list(range(2, len(windows) + 1)),
+                    embeddings=[halfvec(window) for window in windows[1:]],
                 )
         return await transaction.fetch_row(_BY_ID, tenant_id=caller.tenant_id, memory_id=seen["id"])
 

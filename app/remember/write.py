@@ -14,7 +14,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from app import telemetry
-from app.database import Database, Transaction, sql
+from app.database import Database, Transaction, halfvec, sparsevec, sql
 from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable, IdempotencyInProgress, IdempotencyReused
 from app.guard import Caller
@@ -247,7 +247,7 @@ def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: d
         (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
     ]
     windows = [
-        (draft.subject_id, draft.memory_id, number, draft.windows[number - 1])
+        (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
         for draft in drafts
         if draft.windows is not None
         for number in range(2, len(draft.windows) + 1)
@@ -278,10 +278,10 @@ def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: d
         "valid_to": [new.valid_to for new in news],
         "expires_at": [new.expires_at for new in news],
         "hashes": [draft.content_hash for draft in drafts],
-        "keywords": [(draft.keywords.ids, draft.keywords.counts) for draft in drafts],
+        "keywords": [sparsevec(draft.keywords.ids, draft.keywords.counts) for draft in drafts],
         "word_counts": [draft.keywords.word_count for draft in drafts],
         "tokenizer_version": TOKENIZER_VERSION,
-        "embeddings": [None if draft.windows is None else draft.windows[0] for draft in drafts],
+        "embeddings": [None if draft.windows is None else halfvec(draft.windows[0]) for draft in drafts],
         "generations": [None if draft.windows is None else generation_id for draft in drafts],
         "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
         "events": [uuid7() for _ in drafts],
