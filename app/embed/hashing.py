@@ -1,0 +1,59 @@
+"""An embedder without weights, for tests and for measuring everything but the model: similar texts, similar vectors.
+
+Invariant: deterministic on every machine and in every process (CRC-32, not Python's salted hash).
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+
+from app.embed.embedder import Kind, Vectors
+from app.embed.models import ModelSpec
+
+_PIECES: Final = re.compile(r"[a-z0-9]+|[^\W_a-z0-9]")
+ENTRIES_PER_GRAM: Final = 4
+
+
+class HashingEngine:
+    """Sum of sparse signed random vectors of words, characters and character pairs, damped by the root of counts."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+    def count_tokens(self, text: str) -> int:
+        """Words and single Chinese characters."""
+        return len(_PIECES.findall(text.lower()))
+
+    async def encode(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
+        """Return one window for each text; computed in place, a thread would cost more."""
+        prompt = self.spec.query_prompt if kind == "query" else self.spec.document_prompt
+        return [self._vector(prompt + text) for text in texts]
+
+    def _vector(self, text: str) -> Vectors:
+        pieces = _PIECES.findall(text.lower()) or [text]
+        grams = pieces + [first + "\0" + second for first, second in pairwise(pieces)]
+        where = np.array([_entries(gram, self.spec.dimension) for gram in grams]).ravel()
+        sums = np.bincount(where, minlength=2 * self.spec.dimension)
+        signed = sums[: self.spec.dimension] - sums[self.spec.dimension :]
+        vector: Vectors = (np.sign(signed) * np.sqrt(np.abs(signed))).astype(np.float32)
+        if not vector.any():  # opposite entries met; vanishingly rare, but never a zero vector
+            vector[where[0] % self.spec.dimension] = 1.0
+        return vector.reshape(1, -1)
+
+
+@lru_cache(maxsize=1 << 17)
+def _entries(gram: str, dimension: int) -> tuple[int, ...]:
+    """Positions of a gram's entries in [0, 2 · dimension); the upper half stands for -1."""
+    data = gram.encode("utf-8", "surrogatepass")
+    return tuple(crc32(data, seed) % (2 * dimension) for seed in range(ENTRIES_PER_GRAM))

@@ -1,0 +1,67 @@
+"""From configuration to embedder."""
+
+from pathlib import Path
+
+from app.embed import bundled
+from app.embed.embedder import EmbedConfig, Embedder, Engine
+from app.embed.hashing import HashingEngine
+from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, KnownModel, ModelSpec, known
+from app.embed.remote import RemoteEngine
+from app.errors import StartupRefused
+
+REMOTE_PATIENCE_SECONDS = 0.9
+"""A caller with a deadline (search waits 1 s) that gives up on a silent endpoint counts as a failed call."""
+
+
+def load_embedder(config: EmbedConfig, data_dir: Path) -> Embedder:
+    """Load the configured model and return its embedder, not yet started; takes seconds for a local model.
+
+    Raises StartupRefused when the model cannot be found, read or named completely.
+    """
+    patience_seconds = REMOTE_PATIENCE_SECONDS if config.provider == "remote" else None
+    return Embedder(
+        _engine(config, data_dir), query_cache_size=config.query_cache_size, patience_seconds=patience_seconds
+    )
+
+
+def prepare_model(config: EmbedConfig, data_dir: Path) -> None:
+    """Do the slow once-only part of load_embedder before several processes start; raises StartupRefused."""
+    if config.provider == "bundled":
+        bundled.prepare(data_dir)
+
+
+def _engine(config: EmbedConfig, data_dir: Path) -> Engine:
+    if config.provider == "hashing":
+        return HashingEngine(_spec(config, "hashing", known("hashing")))
+    if config.provider == "remote":
+        if not config.url or not config.model:
+            raise StartupRefused("a remote embedder needs MNEME_EMBED__URL and MNEME_EMBED__MODEL")
+        return RemoteEngine(_spec(config, config.model, known(config.model)), config)
+    from app.embed import local  # noqa: PLC0415 - brings torch, which the other providers do without
+
+    if config.provider == "bundled":
+        folder = bundled.prepare(data_dir)
+        return local.load(config, str(folder), name="bundled", revision=bundled.REVISION)
+    if not config.model:
+        raise StartupRefused("a local embedder needs MNEME_EMBED__MODEL, a name or a folder")
+    return local.load(config, config.model, name=config.model, revision=config.revision)
+
+
+def _spec(config: EmbedConfig, model: str, row: KnownModel | None) -> ModelSpec:
+    dimension = config.dimension or (row.dimension if row else None)
+    if dimension is None:
+        raise StartupRefused(f"{model} is not a known model: set MNEME_EMBED__DIMENSION")
+    return ModelSpec(
+        model=model,
+        revision=config.revision or "",
+        dimension=dimension,
+        query_prompt=_first(config.query_prompt, row.query_prompt if row else ""),
+        document_prompt=_first(config.document_prompt, row.document_prompt if row else ""),
+        max_tokens=config.max_tokens or (row.max_tokens if row else 512),
+        query_window=config.query_window or (row.query_window if row else UNKNOWN_QUERY_WINDOW),
+        pair_window=config.pair_window or (row.pair_window if row else UNKNOWN_PAIR_WINDOW),
+    )
+
+
+def _first(chosen: str | None, default: str) -> str:
+    return default if chosen is None else chosen

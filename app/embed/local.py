@@ -1,0 +1,203 @@
+"""A sentence-transformers model in this process; the only file that knows torch, and imports it when a model is loaded.
+
+Invariant: the tokenizer never truncates or pads, so it is safe to share between threads, and no text loses its tail.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from app.embed.batcher import Batcher, Tokens
+from app.embed.embedder import EmbedConfig, Kind, Vectors
+from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, ModelSpec, known
+from app.errors import StartupRefused
+from app.telemetry import EMBEDDING_TRUNCATED
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+OVERLAP_TOKENS: Final = 64
+"""Shared by neighbouring windows, so that a sentence on the border is whole in one of them."""
+
+QUERY_WINDOWS: Final = 4
+"""A query's first windows are averaged; the rest is cut and counted, or one request could buy minutes of the model."""
+
+BATCH_TOKENS: Final = 1024
+"""Of one forward pass: more is not faster per text, and a query waits for the pass that runs."""
+
+PADDING_FACTOR: Final = 1.25
+"""Longest over shortest text of one forward pass: padding costs as much as text."""
+
+
+class LocalModel:
+    """The loaded model; `forward` belongs to the batcher's thread alone."""
+
+    def __init__(self, model: "SentenceTransformer", spec: ModelSpec) -> None:
+        self.spec = spec
+        self._model = model
+        self._tokenizer = _tokenizer(model)
+        self._pad = model.tokenizer.pad_token_id or 0
+        bare, framed = self._ids("a", special=False), self._ids("a", special=True)
+        start = next(at for at in range(len(framed)) if framed[at : at + len(bare)] == bare)
+        self._prefix, self._suffix = framed[:start], framed[start + len(bare) :]
+
+    def count_tokens(self, text: str) -> int:
+        return len(self._ids(text, special=False))
+
+    def split(self, text: str, kind: Kind) -> list[Tokens]:
+        """Return the tokens of each window, prompt and special tokens included, each within `spec.max_tokens`."""
+        prompt = self.spec.query_prompt if kind == "query" else self.spec.document_prompt
+        encoding = self._tokenizer.encode(prompt + text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        room = self.spec.max_tokens - len(self._prefix) - len(self._suffix)
+        if len(ids) <= room:
+            return [self._prefix + ids + self._suffix]
+        head = next((at for at, (_, end) in enumerate(encoding.offsets) if end > len(prompt)), 0)
+        lead, body = self._prefix + ids[:head], ids[head:]
+        room -= head
+        step = room - min(OVERLAP_TOKENS, room // 2)
+        starts = list(range(0, max(len(body) - room, 0) + step, step))
+        if kind == "query" and len(starts) > QUERY_WINDOWS:
+            EMBEDDING_TRUNCATED.inc()
+            starts = starts[:QUERY_WINDOWS]
+        return [lead + body[at : at + room] + self._suffix for at in starts]
+
+    def forward(self, windows: Sequence[Tokens]) -> Vectors:
+        """Return (windows, dimension) for windows sorted by length."""
+        import torch  # noqa: PLC0415
+
+        parts = []
+        first = 0
+        while first < len(windows):
+            last = first + 1
+            while last < len(windows) and len(windows[last]) <= PADDING_FACTOR * len(windows[first]) + 2:
+                last += 1
+            group = windows[first:last]
+            ids = np.full((len(group), len(group[-1])), self._pad, np.int64)
+            mask = np.zeros_like(ids)
+            for row, tokens in enumerate(group):
+                ids[row, : len(tokens)] = tokens
+                mask[row, : len(tokens)] = 1
+            with torch.inference_mode():
+                features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+                # Not encode(): its bookkeeping costs as much as a short query.
+                parts.append(self._model(features)["sentence_embedding"].float().numpy())
+            first = last
+        return np.concatenate(parts)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+
+class LocalEngine:
+    """A loaded model behind its batcher."""
+
+    def __init__(self, model: LocalModel, config: EmbedConfig) -> None:
+        self.spec = model.spec
+        self.count_tokens = model.count_tokens
+        self._batcher = Batcher(
+            model,
+            batch_size=config.batch_size,
+            batch_tokens=BATCH_TOKENS,
+            wait_seconds=config.batch_wait_ms / 1000,
+            limit=config.queue_limit,
+        )
+        self.encode = self._batcher.encode
+
+    async def start(self) -> None:
+        """Start the thread and run the model once: the first pass allocates and is slow."""
+        self._batcher.start()
+        await self.encode(["start"], "query")
+
+    async def close(self) -> None:
+        await self._batcher.close()
+
+
+def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -> LocalEngine:
+    """Load the model at `source` (a folder or a name of the hub) under `name`; raises StartupRefused."""
+    import torch  # noqa: PLC0415
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+    from transformers.utils import logging  # noqa: PLC0415
+
+    logging.set_verbosity_error()  # it reports the pooler that sentence-transformers never uses as missing
+    logging.disable_progress_bar()
+    torch.set_num_threads(config.threads or min(os.cpu_count() or 1, 4))
+    dtype = torch.bfloat16 if _bfloat16(config.precision) else torch.float32
+    try:
+        model = SentenceTransformer(
+            source, device="cpu", revision=config.revision, model_kwargs={"dtype": dtype}, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise StartupRefused(
+            f"the embedding model {source} cannot be loaded ({type(error).__name__}): check MNEME_EMBED__MODEL, its "
+            "folder, or the connection to the model hub",
+            dependency=True,
+        ) from error
+    model.eval()
+    return LocalEngine(LocalModel(model, _spec(model, config, name, revision or _revision(source, model))), config)
+
+
+def _spec(model: "SentenceTransformer", config: EmbedConfig, name: str, revision: str) -> ModelSpec:
+    row = known(name) or known(Path(name).name)
+    prompts = model.prompts
+    limit = model.max_seq_length or (row.max_tokens if row else 512)
+    dimension = model.get_embedding_dimension()
+    if dimension is None or (config.dimension or dimension) != dimension:
+        raise StartupRefused(f"MNEME_EMBED__DIMENSION is {config.dimension}, but {name} gives {dimension}")
+
+    def first(*choices: str | None) -> str:
+        return next((choice for choice in choices if choice is not None), "")
+
+    return ModelSpec(
+        model=name,
+        revision=revision,
+        dimension=dimension,
+        query_prompt=first(config.query_prompt, row.query_prompt if row else None, prompts.get("query")),
+        document_prompt=first(
+            config.document_prompt,
+            row.document_prompt if row else None,
+            prompts.get("document") or prompts.get("passage"),
+        ),
+        max_tokens=min(config.max_tokens or limit, limit),
+        query_window=config.query_window or (row.query_window if row else UNKNOWN_QUERY_WINDOW),
+        pair_window=config.pair_window or (row.pair_window if row else UNKNOWN_PAIR_WINDOW),
+    )
+
+
+def _revision(source: str, model: "SentenceTransformer") -> str:
+    """The hub's commit, or for a folder a digest of its weights: names stay the same when models are trained on."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return str(getattr(getattr(model[0].auto_model, "config", None), "_commit_hash", None) or "unknown")
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in {".safetensors", ".bin"}:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
+
+
+def _tokenizer(model: "SentenceTransformer") -> Any:
+    """The library's own tokenizer, without the truncation and padding that its files may ask for."""
+    tokenizer = getattr(model.tokenizer, "backend_tokenizer", None)
+    if tokenizer is None:
+        raise StartupRefused("the embedding model has no fast tokenizer; choose a model with a tokenizer.json")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _bfloat16(precision: str) -> bool:
+    """Whether to compute in bfloat16.
+
+    Only AMX makes it worth it: with avx512_bf16 alone a batch takes longer than in float32 (docs/embeddings.md).
+    """
+    if precision != "auto":
+        return precision == "bfloat16"
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.is_file() and " amx_bf16" in cpuinfo.read_text()
