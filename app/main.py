@@ -18,6 +18,7 @@ from typing import Final
 import uvicorn
 from alembic.script import ScriptDirectory
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 
 from app import telemetry
 from app.api import compat, health, memories, search
@@ -39,7 +40,7 @@ from app.settings import Settings, load_settings
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 ROUTERS: Final = (search.router, memories.router, compat.router, health.probes, health.router)  # the busiest first
-_NO_TELEMETRY: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
+_NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
 _DESCRIPTION: Final = """Long-term memory of AI agents: store statements about users, find them by meaning and words.
 

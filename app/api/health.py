@@ -106,6 +106,6 @@ async def _check(services: Services) -> dict[str, Any]:
             db |= {"ok": True, "round_trip_ms": round((perf_counter() - started) * 1000, 2)}
             migrations = asdict(revisions) | {"ok": revisions.database == revisions.code}
             auth = "keys" if await services.keyring.closed(now=now()) else "open"
-    except (MnemeError, TimeoutError) as error:
-        db["error"] = error.code if isinstance(error, MnemeError) else "timeout"
+    except Exception as error:  # a probe answers, whatever is broken
+        db |= {"ok": False, "error": error.code if isinstance(error, MnemeError) else type(error).__name__}
     return {"db": db, "migrations": migrations, "auth": auth}

@@ -85,10 +85,12 @@ async def run(settings: Settings) -> AsyncIterator[Service]:
         serving = asyncio.create_task(server.serve())
         await server.listening.wait()
         port = server.servers[0].sockets[0].getsockname()[1]
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            yield Service(app, client)
-        server.should_exit = True
-        await serving
+        try:
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+                yield Service(app, client)
+        finally:
+            server.should_exit = True
+            await serving
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +111,14 @@ def make_key(database: Database, tenant: UUID, tmp_path: Path) -> MakeKey:
         return (await create_key(database, pepper, grant, now=moment)).text
 
     return make
+
+
+@pytest.fixture
+async def agent(service: Service, make_key: MakeKey) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of this test's own, fresh tenant with every right."""
+    headers = bearer(await make_key())
+    async with httpx2.AsyncClient(base_url=service.client.base_url, headers=headers, timeout=30) as client:
+        yield client
 
 
 def bearer(key: str) -> dict[str, str]:
