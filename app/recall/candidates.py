@@ -135,8 +135,8 @@ _HYDRATE = {
 def _columns(row: Any, keywords: KeywordQuery, codes: int) -> Candidates:
     if row is None or row["ids"] is None:
         row = {name: [] for name in _COLUMNS} | {f"product_{n}": [] for n in range(codes)}
-    products = np.array([row[f"product_{n}"] for n in range(codes)], dtype=np.float64).reshape(codes, -1).T
-    words, grams = keywords.decode(products.reshape(len(row["ids"]), codes))
+    products = np.array([row[f"product_{n}"] for n in range(codes)], dtype=np.float64)
+    words, grams = keywords.decode(products.reshape(codes, len(row["ids"])).T)
     return Candidates(
         ids=row["ids"],
         cosine=1 - np.array(row["distances"], dtype=np.float64),
