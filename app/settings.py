@@ -23,7 +23,10 @@ from pydantic_settings import (
 )
 
 from app.database import DatabaseConfig
+from app.embed import EmbedConfig
 from app.errors import StartupRefused
+from app.recall import RecallConfig
+from app.remember import RememberConfig
 
 PREFIX = "MNEME_"
 DELIMITER = "__"
@@ -94,6 +97,9 @@ class Settings(BaseSettings):
     api: ApiConfig = Field(default_factory=ApiConfig)
     auth: AuthConfig = Field(default_factory=AuthConfig)
     database: DatabaseConfig = Field(default_factory=DatabaseConfig)
+    embed: EmbedConfig = Field(default_factory=EmbedConfig)
+    remember: RememberConfig = Field(default_factory=RememberConfig)
+    recall: RecallConfig = Field(default_factory=RecallConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 

@@ -83,10 +83,12 @@ def start(directory: Path, timeout_seconds: float = 180.0) -> EmbeddedServer:
             account = _account(directory)
             if not (directory / "PG_VERSION").exists():
                 _initialise(directory, account)
-            started = postmaster(directory) is None
-            if started:
-                _launch(directory, account, deadline)
-            sockets = _wait_until_ready(directory, deadline)
+            started, sockets = False, None
+            while sockets is None:  # a server that was killed a moment ago still looks alive, but does not answer
+                if postmaster(directory) is None:
+                    _launch(directory, account, deadline)
+                    started = True
+                sockets = _wait_until_it_answers(directory, deadline)
     except PermissionError as error:
         raise StartupRefused(f"{error.filename} belongs to another user than {getpass.getuser()}") from error
     return EmbeddedServer(directory, sockets, started)
@@ -95,9 +97,8 @@ def start(directory: Path, timeout_seconds: float = 180.0) -> EmbeddedServer:
 def join(directory: Path) -> EmbeddedServer | None:
     """Return the server of `directory` if it runs and answers; never start one."""
     directory = directory.expanduser().resolve()
-    if postmaster(directory) is None or (sockets := _ready_sockets(directory)) is None:
-        return None
-    return EmbeddedServer(directory, sockets, started=False)
+    sockets = None if postmaster(directory) is None else _answering(directory)
+    return None if sockets is None else EmbeddedServer(directory, sockets, started=False)
 
 
 def stop(directory: Path, timeout_seconds: float = 60.0) -> None:
@@ -135,14 +136,20 @@ def _pid_file(directory: Path) -> list[str]:
         return []
 
 
-def _ready_sockets(directory: Path) -> Path | None:
+def _answering(directory: Path) -> Path | None:
     # Lines: pid, data directory, start time, port, socket directory, listen address, shared memory, state.
     lines = _pid_file(directory)
-    return Path(lines[4]) if len(lines) >= 8 and lines[7].strip() == "ready" else None
+    if len(lines) < 8 or lines[7].strip() != "ready":
+        return None
+    asked = _run("pg_isready", "-h", lines[4], "-p", str(PORT), "-t", "2", account=None)
+    return Path(lines[4]) if asked.returncode == 0 else None
 
 
-def _wait_until_ready(directory: Path, deadline: float) -> Path:
-    while (sockets := _ready_sockets(directory)) is None:
+def _wait_until_it_answers(directory: Path, deadline: float) -> Path | None:
+    """Return the socket directory of the server once it answers, or None when it is gone."""
+    while (sockets := _answering(directory)) is None:
+        if postmaster(directory) is None:
+            return None
         if time.monotonic() > deadline:
             raise StartupRefused(f"the embedded PostgreSQL is not ready; its log: {directory}/log", dependency=True)
         time.sleep(0.1)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import config, db, keys, serve, tenants, up
+from app.cli import config, db, keys, model, serve, tenants, up
 from app.cli.eval import evaluate
 from app.errors import MnemeError, StartupRefused
 
@@ -27,6 +27,7 @@ app.command("eval")(evaluate)
 app.add_typer(config.app, name="config", help="Show and check the settings.")
 app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")
+app.add_typer(model.app, name="model", help="Prepare the embedding model.")
 app.add_typer(tenants.app, name="tenants", help="Make and list tenants.")
 
 

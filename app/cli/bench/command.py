@@ -1,0 +1,134 @@
+"""The command: starts a service of its own for each part, runs it, and prints times, ratios, targets and costs."""
+
+import gc
+import sys
+import tempfile
+from asyncio import Runner
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import orjson
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from app.cli import embedded, schema
+from app.cli.bench import service
+from app.cli.bench.load import BenchFailed, Timing
+from app.cli.bench.parts import Report, Size, model_part, service_part
+from app.cli.bench.service import Service
+
+Part = Literal["model", "service"]
+PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Awaitable[Report]]]]] = {
+    "model": ("bundled", model_part),
+    "service": ("hashing", service_part),
+}
+PERCENTS: Final = (50, 95, 99)
+
+
+def bench(
+    only: Annotated[Part | None, typer.Option(help="Run one part: `model` (bundled) or `service` (hashing).")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Length of each search phase.")] = 4.0,
+    users: Annotated[int, typer.Option(min=1, max=80, help="Concurrent users.")] = 50,
+    memories: Annotated[int, typer.Option(min=4, max=1000, help="Memories of each user (part service).")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure a service of its own, on an embedded PostgreSQL in a temporary folder, beside plain SQL of the same run.
+
+    Part `model`: concurrent sessions write 5 memories each, then search, embedding included. Part `service`: users ×
+    memories with an embedder that costs nothing, so that only the service is measured.
+    """
+    size = Size(users, memories, seconds)
+    with tempfile.TemporaryDirectory(prefix="mneme-bench-") as folder:
+        directory = Path(folder)
+        server = embedded.start(directory / "postgres")
+        try:
+            reports = [measure(server, directory, part, size) for part in PARTS if only in (None, part)]
+        except BenchFailed as error:
+            print(f"mneme: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        finally:
+            embedded.stop(server.directory)
+    if as_json:
+        print(orjson.dumps([_document(report) for report in reports], option=orjson.OPT_INDENT_2).decode())
+    else:
+        for report in reports:
+            _print(report)
+
+
+def measure(server: embedded.EmbeddedServer, data_dir: Path, part: Part, size: Size) -> Report:
+    """Run one part against a fresh database of `server`; raises BenchFailed or StartupRefused."""
+    provider, run = PARTS[part]
+    _, url = schema.prepare(server, f"mneme_bench_{part}")
+    with (
+        service.running(server, url, data_dir, provider) as running,
+        Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        gc.collect()
+        gc.freeze()
+
+        async def begin() -> Report:
+            return await run(running, size)
+
+        return runner.run(begin())
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {
+        "part": report.part,
+        "timings": {
+            phase: {"service": _figures(timings[0]), "plain_sql": _figures(timings[1])}
+            for phase, timings in report.timings.items()
+        },
+        "targets": [
+            {"name": target.name, "value": round(target.value, 3), "most": target.most, "unit": target.unit,
+             "met": target.met}
+            for target in report.targets
+        ],
+        "cpu_seconds": report.usage,
+        "memory_mb": {"api_peak": round(report.api_peak_mb), "database": round(report.database_mb)},
+        "memories": report.stored,
+    }  # fmt: skip
+
+
+def _figures(timing: Timing) -> dict[str, float]:
+    return {
+        "count": len(timing.milliseconds),
+        "per_second": round(timing.per_second, 1),
+        **{f"p{percent}_ms": round(timing.percentile(percent), 3) for percent in PERCENTS},
+    }
+
+
+def _print(report: Report) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    times = Table("phase", "", title=f"part {report.part}: milliseconds", title_justify="left")
+    for heading in (*(f"p{percent}" for percent in PERCENTS), "a second", "p50 ratio"):
+        times.add_column(heading, justify="right")
+    for phase, timings in report.timings.items():
+        ratio = timings[0].percentile(50) / timings[1].percentile(50)
+        for name, timing, last in zip(("service", "plain SQL"), timings, (f"{ratio:.1f}", ""), strict=True):
+            figures = (f"{timing.percentile(percent):.2f}" for percent in PERCENTS)
+            times.add_row(phase if last else "", name, *figures, f"{timing.per_second:,.0f}", last)
+    console.print(times)
+
+    targets = Table("target", title="targets (x: times the plain SQL)", title_justify="left")
+    for heading in ("value", "at most", ""):
+        targets.add_column(heading, justify="right")
+    for target in report.targets:
+        verdict = "[green]ok[/]" if target.met else "[red]missed[/]"
+        targets.add_row(target.name, f"{target.value:.1f} {target.unit}", f"{target.most:g} {target.unit}", verdict)
+    console.print(targets)
+
+    costs = Table("CPU seconds", title_justify="left")
+    for heading in ("API", "model", "database", "load"):
+        costs.add_column(heading, justify="right")
+    for phase, used in report.usage.items():
+        costs.add_row(phase, *(f"{value:.2f}" for value in (used.api, used.model, used.database, used.load)))
+    console.print(costs)
+    stored = ", ".join(f"{count:,} {status}" for status, count in report.stored.items())
+    console.print(
+        f"Peak memory: API{' with model' if report.part == 'model' else ''} {report.api_peak_mb:,.0f} MB, "
+        f"database {report.database_mb:,.0f} MB. Memories: {stored}.\n"
+    )
