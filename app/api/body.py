@@ -7,7 +7,7 @@ numbers, 64-bit integers, bounded depth and no key twice.
 import math
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError, from_json
@@ -25,6 +25,10 @@ class Wire(BaseModel):
     """Base of all request models: unknown fields are refused, and nothing is turned into another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        # Frozen, so a default can be shared; pydantic would copy it for every request, at a tenth of its time.
+        return self
 
 
 def _identifier(text: str) -> str:
