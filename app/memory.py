@@ -3,8 +3,10 @@
 Invariant: every answer of the API shows a memory in exactly this shape; app/memory_schema.json is generated from it.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
@@ -65,3 +67,14 @@ _FIELDS = tuple(name for name in Memory.model_fields if name != "vector")
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a row of MEMORY_COLUMNS (or of a mapping with the same names)."""
     return {name: row[name] for name in _FIELDS}
+
+
+def json_schema() -> str:
+    """The JSON Schema of a memory, as it stands in app/memory_schema.json (`python -m app.memory` writes it)."""
+    return json.dumps(Memory.model_json_schema(mode="serialization"), ensure_ascii=False, indent=2) + "\n"
+
+
+SCHEMA_FILE = Path(__file__).with_name("memory_schema.json")
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json_schema(), encoding="utf-8")

@@ -243,9 +243,10 @@ async def test_a_list_pages_without_gap_or_repeat(agent: httpx2.AsyncClient) -> 
     newest_first = [item["id"] for item in reversed(written)]
 
     async def pages(**parameters: Any) -> list[str]:
-        seen, cursor = [], None
+        seen: list[str] = []
+        cursor = None
         while True:
-            more = {} if cursor is None else {"cursor": cursor}
+            more: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             page = (await agent.get("/v1/memories", params={"limit": 5, **parameters, **more})).json()
             seen += [item["id"] for item in page["items"]]
             cursor = page["next_cursor"]
@@ -263,7 +264,7 @@ async def test_a_cursor_is_signed_for_its_own_list(agent: httpx2.AsyncClient) ->
         await write(agent, f"fact number {n}")
     cursor = (await agent.get("/v1/memories", params={"limit": 1, "user_id": "amy"})).json()["next_cursor"]
     tampered = ("A" if cursor[0] != "A" else "B") + cursor[1:]
-    for wrong in (
+    wrong_lists: tuple[dict[str, Any], ...] = (
         {"user_id": "amy", "cursor": tampered},
         {"user_id": "bo", "cursor": cursor},
         {"cursor": cursor},
@@ -272,7 +273,8 @@ async def test_a_cursor_is_signed_for_its_own_list(agent: httpx2.AsyncClient) ->
         {"user_id": "amy", "limit": 0},
         {"user_id": "amy", "limti": 5},
         {"user_id": " "},
-    ):
+    )
+    for wrong in wrong_lists:
         assert (await agent.get("/v1/memories", params=wrong)).status_code == 422, wrong
 
 
