@@ -52,6 +52,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
+def passable_directory(pytestconfig: pytest.Config) -> Path:
+    """A temporary directory that the embedded server's system user can pass (pytest closes its own to others)."""
+    return Path(tempfile.mkdtemp(dir=pytestconfig.stash[CLUSTER]))
+
+
+@pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> embedded.EmbeddedServer:
     """The embedded server of this test run, with a migrated template database."""
     directory = pytestconfig.stash[CLUSTER] / "postgres"

@@ -27,10 +27,11 @@ from app.errors import StartupRefused
 PORT = 5432
 SUPERUSER = "postgres"
 SYSTEM_USER = "pgserver"
+LOG = "postgres.log"
 LONGEST_SOCKET_PATH = 100  # 107 bytes on Linux, 103 on macOS
 
 # Defaults only: `ALTER SYSTEM` writes postgresql.auto.conf, which is read later and wins.
-# Statements and error details hold memory text, so neither reaches the log.
+# Errors of statements quote memory text, so only the server's own messages are logged (LOG ranks above ERROR).
 CONFIGURATION = """\
 # Written by Mneme at every start. Change values with ALTER SYSTEM, which wins over this file.
 listen_addresses = ''
@@ -47,13 +48,9 @@ jit = off
 client_connection_check_interval = 1s
 timezone = 'UTC'
 log_timezone = 'UTC'
-logging_collector = on
-log_directory = 'log'
-log_filename = 'postgres-%a.log'
-log_rotation_age = 1d
-log_truncate_on_rotation = on
+log_min_messages = log
 log_min_error_statement = panic
-log_error_verbosity = terse
+log_checkpoints = off
 """
 
 
@@ -151,32 +148,33 @@ def _wait_until_it_answers(directory: Path, deadline: float) -> Path | None:
         if postmaster(directory) is None:
             return None
         if time.monotonic() > deadline:
-            raise StartupRefused(f"the embedded PostgreSQL is not ready; its log: {directory}/log", dependency=True)
+            raise StartupRefused(f"the embedded PostgreSQL is not ready; its log: {directory / LOG}", dependency=True)
         time.sleep(0.1)
     return sockets
 
 
 def _launch(directory: Path, account: pwd.struct_passwd | None, deadline: float) -> None:
     """Start the server, again and again while the remains of a killed one are still going away."""
-    sockets = _socket_directory(directory, account)
+    sockets, log = _socket_directory(directory, account), directory / LOG
     (directory / "mneme.conf").write_text(CONFIGURATION.format(port=PORT, sockets=sockets), encoding="utf-8")
-    start_log = directory / "start.log"
-    start_log.touch()
-    for file in (directory / "mneme.conf", start_log):
-        file.chmod(0o600)
-        if account is not None:
-            os.chown(file, account.pw_uid, account.pw_gid)
+    if log.exists():
+        log.rename(log.with_suffix(".log.1"))
     while True:
+        log.write_text("")
+        for file in (directory / "mneme.conf", log):
+            file.chmod(0o600)
+            if account is not None:
+                os.chown(file, account.pw_uid, account.pw_gid)
         _drop_stale_locks(directory, sockets)
         wait = ("-w", "-t", f"{max(1.0, deadline - time.monotonic()):.0f}")
-        done = _run("pg_ctl", "start", "-D", str(directory), "-l", str(start_log), *wait, account=account)
+        done = _run("pg_ctl", "start", "-D", str(directory), "-l", str(log), *wait, account=account)
         if done.returncode == 0:
             return
-        said = _last_words(directory) or done.stderr
+        said = log.read_text(errors="replace").strip() or done.stderr.strip()
         if "shared memory block" not in said and "lock file" not in said:
-            raise StartupRefused(f"the embedded PostgreSQL does not start: {said.strip()}", dependency=True)
+            raise StartupRefused(f"the embedded PostgreSQL does not start: {said}", dependency=True)
         if time.monotonic() > deadline:
-            raise StartupRefused(f"an old server still holds {directory}: {said.strip()}", dependency=True)
+            raise StartupRefused(f"an old server still holds {directory}: {said}", dependency=True)
         time.sleep(0.5)
 
 
@@ -189,16 +187,6 @@ def _drop_stale_locks(directory: Path, sockets: Path) -> None:
     for lock in (directory / "postmaster.pid", sockets / f".s.PGSQL.{PORT}.lock"):
         if lock.exists() and not _serves(lock.read_text().partition("\n")[0].strip().lstrip("-"), directory):
             lock.unlink(missing_ok=True)
-
-
-def _last_words(directory: Path) -> str:
-    """Return what the last start wrote: before the log collector took over, and after."""
-    logs = [
-        directory / "start.log",
-        *sorted((directory / "log").glob("*.log"), key=lambda log: log.stat().st_mtime)[-1:],
-    ]
-    texts = [log.read_text(errors="replace") for log in logs]
-    return "".join([texts[0][-2000:], *(text.rpartition("starting PostgreSQL")[2] for text in texts[1:])])
 
 
 def _initialise(directory: Path, account: pwd.struct_passwd | None) -> None:
