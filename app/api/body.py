@@ -32,7 +32,7 @@ class Wire(BaseModel):
 
 
 def _identifier(text: str) -> str:
-    if not text or text != text.strip() or not text.isprintable():
+    if text != text.strip() or not text.isprintable():
         raise PydanticCustomError("blank", "must be printable, not blank, and without outer blanks")
     return text
 
@@ -52,7 +52,7 @@ def _in_utc(moment: datetime) -> datetime:
         raise PydanticCustomError("moment", "must be between the years 1 and 9999 in UTC") from None
 
 
-Identifier = Annotated[str, Field(max_length=LONGEST_IDENTIFIER), AfterValidator(_identifier)]
+Identifier = Annotated[str, Field(min_length=1, max_length=LONGEST_IDENTIFIER), AfterValidator(_identifier)]
 """A user, agent or session: 1 to 255 printable characters without outer blanks. A blank one never means "all"."""
 
 Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written_moment), AfterValidator(_in_utc)]

@@ -43,7 +43,7 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     has_input = responses.pop("422", None) is not None  # FastAPI's own has another shape than our problems
     statuses = list(_EVERY_WALL) if isinstance(route, WalledRoute) else []
     statuses += _EVERY_BODY if route.body_field is not None else ()
-    statuses += [422] if has_input else []
+    statuses += [400, 422] if has_input else []
     for status, answer in problems(*statuses).items():
         responses.setdefault(str(status), answer)
     if isinstance(route, WalledRoute):

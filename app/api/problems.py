@@ -10,11 +10,12 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from app import telemetry
 from app.errors import FieldError, Invalid, MethodNotAllowed, MnemeError, NotFound, Unauthenticated
@@ -32,19 +33,22 @@ class WrongField(BaseModel):
     detail: str
 
 
-class Problem(BaseModel):
-    """A refusal (RFC 9457). `code` is stable; `errors` says which fields are wrong."""
+class ItemProblem(BaseModel):
+    """Why one item of a batch was refused. `code` is stable; `errors` says which fields are wrong."""
 
-    model_config = ConfigDict(title="Problem")
-
-    type: str = Field(examples=["urn:mneme:problem:validation_failed"])
+    code: str
     title: str
     status: int
     detail: str
-    instance: str = Field(description="This very request.", examples=["urn:mneme:request:4f1c…"])
-    code: str
-    request_id: str
     errors: list[WrongField] | None = None
+
+
+class Problem(ItemProblem):
+    """A refusal (RFC 9457). `code` is stable; `errors` says which fields are wrong."""
+
+    type: str = Field(examples=["urn:mneme:problem:validation_failed"])
+    instance: str = Field(description="This very request.", examples=["urn:mneme:request:4f1c…"])
+    request_id: str
 
 
 def problem(error: MnemeError, headers: Mapping[str, str] | None = None) -> Response:
@@ -140,10 +144,14 @@ async def _on_invalid(_: Request, error: RequestValidationError) -> Response:
     return problem(invalid(error.errors()))
 
 
-async def _on_http(_: Request, error: HTTPException) -> Response:
+async def _on_http(request: Request, error: HTTPException) -> Response:
     # Raised by the router: an unknown path, or a method that the path does not have.
     if error.status_code == MethodNotAllowed.status:
-        return problem(MethodNotAllowed(), error.headers)
+        # The router names the methods of the first route of this path only.
+        path = request.scope["path"]
+        routes = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+        methods = {method for route in routes for method in route.methods or ()}
+        return problem(MethodNotAllowed(), {"Allow": ", ".join(sorted(methods))})
     if error.status_code == NotFound.status:
         return problem(NotFound())
     raise error

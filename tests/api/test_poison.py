@@ -156,10 +156,19 @@ async def test_poison_in_the_address(service: Service, make_key: MakeKey, path: 
     assert status == 200 or response.headers["Content-Type"] == "application/problem+json"
 
 
-async def test_a_wrong_method_says_which_are_right(service: Service) -> None:
-    response = await service.client.put("/v1/memories:search")
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/memories:search", "POST"),
+        ("/v1/memories", "GET, POST"),
+        (f"/v1/memories/{UNKNOWN_ID}", "DELETE, GET, PATCH"),
+        ("/livez", "GET"),
+    ],
+)
+async def test_a_wrong_method_says_which_are_right(service: Service, path: str, methods: str) -> None:
+    response = await service.client.put(path)
     assert (response.status_code, response.json()["code"]) == (405, "method_not_allowed")
-    assert response.headers["Allow"] == "POST"
+    assert response.headers["Allow"] == methods
 
 
 @pytest.mark.parametrize("sent", ["x" * 129, "a b", "a;b", "日本", ""])
