@@ -27,6 +27,9 @@ Tokens = Sequence[int]
 SMOOTHING: Final = 0.1
 LONGEST_RETRY_AFTER_SECONDS: Final = 30.0
 
+QUERY_PASSES: Final = 4
+"""Passes with queries in a row while documents wait."""
+
 
 class Model(Protocol):
     """What the thread calls; nothing else may touch the model."""
@@ -71,6 +74,7 @@ class Batcher:
         self._limit = limit
         self._arrived: deque[Request] = deque()
         self._waiting: dict[Kind, deque[Job]] = {"query": deque(), "document": deque()}
+        self._query_passes = 0
         self._depth = 0  # texts not yet finished
         self._seconds_per_text = 0.0
         self._condition = threading.Condition()
@@ -138,21 +142,27 @@ class Batcher:
         return arrived
 
     def _next_batch(self) -> list[Job]:
-        """Cut what has arrived into windows; return the oldest within the limits, queries first, sorted by length."""
+        """Cut what has arrived into windows; return the oldest of one kind within the limits, sorted by length."""
         for request in self._take_arrived():
             if not request.future.done():
                 self._cut(request)
+        queries, documents = self._waiting["query"], self._waiting["document"]
+        # Apart, because a query would wait for the documents beside it; and in turns, or documents might never come.
+        if queries and not (documents and self._query_passes == QUERY_PASSES):
+            queue = queries
+            self._query_passes += 1 if documents else 0
+        else:
+            queue = documents
+            self._query_passes = 0
         batch: list[Job] = []
         budget = self._batch_tokens
-        for queue in (self._waiting["query"], self._waiting["document"]):
-            while queue and len(batch) < self._batch_size:
-                if queue[0].request.future.done():  # the caller has gone, or another window failed
-                    queue.popleft()
-                    continue
+        while queue and len(batch) < self._batch_size:
+            if not queue[0].request.future.done():  # else the caller has gone, or another window failed
                 budget -= len(queue[0].tokens)
                 if batch and budget < 0:
                     break
-                batch.append(queue.popleft())
+                batch.append(queue[0])
+            queue.popleft()
         return sorted(batch, key=lambda job: len(job.tokens))
 
     def _cut(self, request: Request) -> None:

@@ -18,6 +18,7 @@ from app.telemetry import EMBEDDING_CACHE, EMBEDDING_REQUESTS
 
 Vectors = NDArray[np.float32]
 Kind = Literal["query", "document"]
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
 SMALLEST_NORM: Final = 1e-6
 
 
@@ -41,12 +42,10 @@ class EmbedConfig(BaseModel, extra="forbid"):
     pair_window: tuple[float, float] | None = Field(
         None, description="Memory–memory cosines that mean 0 and 1; empty: as measured for the model."
     )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Arithmetic of a local model; auto takes bfloat16 where the processor has AMX."
+    precision: Precision = Field(
+        "auto", description="Arithmetic of a local model; auto: bfloat16 with AMX, else int8 with VNNI, else float32."
     )
-    threads: int | None = Field(
-        None, ge=1, description="Threads of a local model; empty: the processor's cores, max 4."
-    )
+    threads: int | None = Field(None, ge=1, description="Threads of a local model; empty: half the cores, at most 4.")
     batch_size: int = Field(32, ge=1, le=512, description="Most texts in one call of the model.")
     batch_wait_ms: float = Field(2.0, ge=0, le=100, description="Longest wait for a batch to fill.")
     queue_limit: int = Field(256, ge=1, description="Texts waiting beyond which new ones are refused with 503.")

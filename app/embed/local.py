@@ -7,12 +7,12 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from app.embed.batcher import Batcher, Tokens
-from app.embed.embedder import EmbedConfig, Kind, Vectors
+from app.embed.embedder import EmbedConfig, Kind, Precision, Vectors
 from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, ModelSpec, known
 from app.errors import StartupRefused
 from app.telemetry import EMBEDDING_TRUNCATED
@@ -26,7 +26,10 @@ OVERLAP_TOKENS: Final = 64
 QUERY_WINDOWS: Final = 4
 """A query's first windows are averaged; the rest is cut and counted, or one request could buy minutes of the model."""
 
-BATCH_TOKENS: Final = 1024
+MOST_THREADS: Final = 4
+"""Half the cores and no more: threads of one matrix product wait for the slowest, and the service needs cores too."""
+
+BATCH_TOKENS: Final = 512
 """Of one forward pass: more is not faster per text, and a query waits for the pass that runs."""
 
 PADDING_FACTOR: Final = 1.25
@@ -124,10 +127,12 @@ def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
 
-    logging.set_verbosity_error()  # it reports the pooler that sentence-transformers never uses as missing
-    logging.disable_progress_bar()
-    torch.set_num_threads(config.threads or min(os.cpu_count() or 1, 4))
-    dtype = torch.bfloat16 if _bfloat16(config.precision) else torch.float32
+    # It reports the pooler, which sentence-transformers never uses, as missing.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    torch.set_num_threads(config.threads or min(max((os.cpu_count() or 1) // 2, 1), MOST_THREADS))
+    precision = _precision(config.precision, _processor_flags())
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     try:
         model = SentenceTransformer(
             source, device="cpu", revision=config.revision, model_kwargs={"dtype": dtype}, trust_remote_code=False
@@ -139,6 +144,10 @@ def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -
             dependency=True,
         ) from error
     model.eval()
+    if precision == "int8":
+        from app.embed.int8 import quantise  # noqa: PLC0415
+
+        quantise(model)
     return LocalEngine(LocalModel(model, _spec(model, config, name, revision or _revision(source, model))), config)
 
 
@@ -192,12 +201,20 @@ def _tokenizer(model: "SentenceTransformer") -> Any:
     return tokenizer
 
 
-def _bfloat16(precision: str) -> bool:
-    """Whether to compute in bfloat16.
+def _precision(wanted: Precision, flags: frozenset[str]) -> Literal["float32", "bfloat16", "int8"]:
+    """The arithmetic for this processor: measured in docs/embeddings.md, reasons in docs/decisions/int8-without-amx.md.
 
-    Only AMX makes it worth it: with avx512_bf16 alone a batch takes longer than in float32 (docs/embeddings.md).
+    bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is refused.
     """
-    if precision != "auto":
-        return precision == "bfloat16"
+    if wanted == "int8" and "avx512_vnni" not in flags:
+        raise StartupRefused("MNEME_EMBED__PRECISION is int8, but this processor has no avx512_vnni")
+    if wanted != "auto":
+        return wanted
+    if "amx_bf16" in flags:
+        return "bfloat16"
+    return "int8" if "avx512_vnni" in flags else "float32"
+
+
+def _processor_flags() -> frozenset[str]:
     cpuinfo = Path("/proc/cpuinfo")
-    return cpuinfo.is_file() and " amx_bf16" in cpuinfo.read_text()
+    return frozenset(cpuinfo.read_text().split()) if cpuinfo.is_file() else frozenset()
