@@ -9,6 +9,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, NoReturn
 from uuid import UUID
@@ -152,7 +153,10 @@ class Scope:
 
     async def _checkout(self) -> None:
         started = time.perf_counter()
-        self._pooled = await self._database.engine.raw_connection()
+        try:
+            self._pooled = await self._database.engine.raw_connection()
+        except (asyncpg.PostgresError, DBAPIError) as error:  # whatever the server has against a new connection
+            raise DatabaseUnavailable(type(error).__name__) from error
         telemetry.DB_POOL_ACQUIRE_SECONDS.observe(time.perf_counter() - started)
         self._driver = self._pooled.driver_connection
 
@@ -257,6 +261,12 @@ class Database:
             raise StartupRefused(f"{APP_ROLE} or {WORKER_ROLE} is a superuser, bypasses row security or owns tables")
 
 
+def subject_lock(tenant_id: UUID, user_id: str | None) -> int:
+    """The int64 of the advisory lock under which the writes of one subject take turns."""
+    name = "" if user_id is None else f"u{user_id}"
+    return int.from_bytes(blake2b(tenant_id.bytes + name.encode(), digest_size=8).digest(), "big", signed=True)
+
+
 def _as_tenant(tenant_id: UUID) -> str:
     # UUID(int=…) so that only hexadecimal digits can reach the text, whatever subclass was handed in.
     return f"SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
@@ -291,6 +301,9 @@ def _engine(config: DatabaseConfig, url: str) -> AsyncEngine:
                 "lock_timeout": str(config.lock_timeout_ms),
                 "idle_in_transaction_session_timeout": str(config.idle_in_transaction_timeout_ms),
                 "jit": "off",
+                # Only where a large subject's vector index is read; relaxed: the rows are sorted again anyway.
+                "hnsw.iterative_scan": "relaxed_order",
+                "hnsw.ef_search": "100",
             },
         },
     )

@@ -112,10 +112,16 @@ subjects = Table(
     _tenant(),
     _subject(),
     _text("user_id", nullable=True),
+    # A job marks a subject that outgrew the exact scan (ann: new rows go into index and postings, too) and says when all
+    # of its rows are there (ann_ready: search may use them); the counts are those of that moment.
     Column("ann", Boolean, nullable=False, server_default=text("false")),
+    Column("ann_ready", Boolean, nullable=False, server_default=text("false")),
+    Column("memory_count", BigInteger, nullable=False, server_default=text("0")),
+    Column("mean_word_count", REAL, nullable=False, server_default=text("0")),
     _time("created_at"),
     ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"], ondelete="CASCADE"),
     UniqueConstraint("tenant_id", "user_id", postgresql_nulls_not_distinct=True),
+    Index("subjects_large_idx", "tenant_id", postgresql_where=text("ann")),
 )
 
 memories = Table(
@@ -152,7 +158,6 @@ memories = Table(
     Column("generation_id", SmallInteger, nullable=True),
     Column("window_count", SmallInteger, nullable=False, server_default=text("1")),
     Column("ann", Boolean, nullable=False, server_default=text("false")),
-    Column("terms", ARRAY(Integer), nullable=True),
     ForeignKeyConstraint(
         ["tenant_id", "subject_id"], ["subjects.tenant_id", "subjects.subject_id"], ondelete="CASCADE"
     ),
@@ -187,6 +192,19 @@ memories = Table(
     Index("memories_id_idx", "tenant_id", "memory_id"),
     # Rows of up to a page stay whole: a vector or keyword weights moved out of line would cost every search a detour.
     postgresql_with={"toast_tuple_target": "8160"},
+)
+
+# Words of the memories of large subjects. A GIN index on an array would be smaller, but under row-level security its
+# operators are no index conditions (they are not leakproof); equality of uuid and int is.
+memory_terms = Table(
+    "memory_terms",
+    metadata,
+    _tenant(),
+    _subject(),
+    Column("term_id", Integer, primary_key=True),
+    _memory(),
+    _of_memory(),
+    Index("memory_terms_memory_idx", "tenant_id", "subject_id", "memory_id"),
 )
 
 # Vectors of the further windows of a text longer than the model's limit; the first is memories.embedding.

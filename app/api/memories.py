@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from app import telemetry
 from app.api.deps import Deleter, Mneme, Reader, Services, Writer, walled_router
-from app.api.problems import Problem, invalid, item_problem, problems
+from app.api.problems import ItemProblem, invalid, item_problem, problems
 from app.api.reply import as_bytes, reply
 from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
@@ -58,7 +58,7 @@ class BatchItem(BaseModel):
     outcome: str | None = None
     memory: Memory | None = None
     related: list[Related] | None = None
-    problem: Problem | None = None
+    problem: ItemProblem | None = None
 
 
 class BatchAnswer(BaseModel):

@@ -29,6 +29,8 @@ async def claim_generation(database: Database, spec: ModelSpec, tokenizer_versio
     async with database.work() as transaction:
         await transaction.execute(_CLAIM, **wanted, now=now)
         row = await transaction.fetch_row(_ACTIVE)
+        if row is not None:
+            await transaction.execute(_ENSURE_INDEX, generation_id=row["generation_id"])
     if row is None:  # another process retired it between the two statements
         raise StartupRefused("the active embedding generation is just being replaced: start again", dependency=True)
     stored = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in wanted}
@@ -52,6 +54,7 @@ _CLAIM = sql("""
     WHERE NOT EXISTS (SELECT FROM embedding_generations WHERE state = 'active')
     ON CONFLICT DO NOTHING
 """)
+_ENSURE_INDEX = sql("SELECT ensure_ann_index(cast(:generation_id AS smallint))")
 _ACTIVE = sql("""
     SELECT generation_id, model, revision, dimension, query_prompt, document_prompt, tokenizer_version,
            query_window, pair_window

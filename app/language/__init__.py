@@ -9,6 +9,7 @@ from app.language.weights import (
     keyword_query,
     keyword_vector,
     term_id,
+    word_ids,
 )
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "keyword_vector",
     "normalise",
     "term_id",
+    "word_ids",
     "words",
 ]

@@ -90,6 +90,11 @@ def keyword_vector(text: str) -> KeywordVector:
     return KeywordVector(tuple(ids), tuple(map(weight.__getitem__, ids)), len(found_words))
 
 
+def word_ids(text: str) -> list[int]:
+    """The distinct ids of a text's words, without its grams: what the postings of a large subject hold."""
+    return sorted({term_id(word) for word in terms(text)[0]})
+
+
 def keyword_query(text: str) -> KeywordQuery:
     """The terms and codes of a query; of a very long one its longest (so likely its rarest) terms."""
     found_words, found_grams = terms(text)

@@ -6,12 +6,13 @@ count as stored. Invariant: runs inside the writing transaction, under the subje
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
 
 import numpy as np
 from uuid_utils.compat import uuid7
 
-from app.database import Transaction, halfvec, sql
+from app.database import Statement, Transaction, halfvec, sql
 from app.embed import Generation
 from app.remember.memory import Draft, RememberConfig
 from app.remember.twins import say_the_same
@@ -44,11 +45,12 @@ async def judge(
     """
     low, high = generation.spec.pair_window
     least_cosine = low + config.duplicate_similarity * (high - low)
-    neighbours = await _neighbours(transaction, tenant_id, drafts, generation.generation_id, least_cosine)
+    neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least_cosine)
     subject_of: dict[str | None, UUID] = {}
     accepted: dict[tuple[str | None, str | None], list[Draft]] = {}
-    for draft, (subject_id, found) in zip(drafts, neighbours, strict=True):
+    for draft, (subject_id, large, found) in zip(drafts, neighbours, strict=True):
         draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
+        draft.large = large
         earlier = accepted.setdefault(draft.scope, [])
         gone = {memory_id for other in earlier for memory_id in other.retired}
         near = [n for n in found if n.memory_id not in gone and n.memory_id != besides] + _near_in_batch(
@@ -102,10 +104,10 @@ def _near_in_batch(draft: Draft, earlier: Sequence[Draft], least_cosine: float) 
 
 
 async def _neighbours(
-    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation_id: int, least_cosine: float
-) -> list[tuple[UUID | None, list[Neighbour]]]:
+    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation, least_cosine: float
+) -> list[tuple[UUID | None, bool, list[Neighbour]]]:
     rows = await transaction.fetch(
-        _NEIGHBOURS,
+        _neighbours_statement(generation.generation_id, generation.spec.dimension),
         tenant_id=tenant_id,
         numbers=list(range(len(drafts))),
         users=[draft.new.user_id for draft in drafts],
@@ -117,29 +119,33 @@ async def _neighbours(
             halfvec(draft.windows[0]) if draft.windows is not None and len(draft.windows) == 1 else None
             for draft in drafts
         ],
-        generation_id=generation_id,
         most_distance=1 - least_cosine,
         neighbours=NEIGHBOURS,
     )
-    found: list[tuple[UUID | None, list[Neighbour]]] = [(None, []) for _ in drafts]
+    found: list[tuple[UUID | None, bool, list[Neighbour]]] = [(None, False, []) for _ in drafts]
     for row in rows:
-        near = found[row["number"]][1]
-        found[row["number"]] = row["subject_id"], near
+        near = found[row["number"]][2]
+        found[row["number"]] = row["subject_id"], row["ann"], near
         if row["memory_id"] is not None:
             cosine = 0.0 if row["distance"] is None else 1 - row["distance"]
             near.append(Neighbour(row["memory_id"], row["content"], row["key"], row["same_text"], cosine))
     return found
 
 
-_NEIGHBOURS = sql("""
-    SELECT i.number, i.subject_id, near.memory_id, near.content, near.key, near.same_text, near.distance
+@lru_cache(maxsize=16)
+def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
+    # Generation and dimension are literals, so that the planner can prove that the partial vector index applies.
+    return sql(f"""
+    SELECT i.number, i.subject_id, i.ann, near.memory_id, near.content, near.key, near.same_text, near.distance
     FROM (
-        SELECT i.*, CASE WHEN i.user_id IS NULL THEN :tenant_id ELSE s.subject_id END AS subject_id
+        SELECT i.*, coalesce(s.subject_id, CASE WHEN i.user_id IS NULL THEN :tenant_id END) AS subject_id,
+               coalesce(s.ann, false) AS ann
         FROM unnest(
             cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
             cast(:keys AS text[]), cast(:embeddings AS halfvec[])
         ) AS i (number, user_id, agent_id, content_hash, key, embedding)
-        LEFT JOIN subjects s ON s.tenant_id = :tenant_id AND s.user_id = i.user_id
+        LEFT JOIN subjects s ON s.tenant_id = :tenant_id
+             AND (s.user_id = i.user_id OR (i.user_id IS NULL AND s.subject_id = :tenant_id))
     ) AS i
     LEFT JOIN LATERAL (
         SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
@@ -157,12 +163,28 @@ _NEIGHBOURS = sql("""
             SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash,
                    m.embedding <=> i.embedding AS distance
             FROM memories m
-            WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-              AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id
-              AND m.generation_id = :generation_id AND i.embedding IS NOT NULL
+            WHERE NOT i.ann AND {_COMPARABLE} AND m.generation_id = {generation_id}
               AND m.embedding <=> i.embedding <= :most_distance
             ORDER BY m.embedding <=> i.embedding
             LIMIT :neighbours
         ) AS nearest
+        UNION ALL
+        SELECT * FROM (
+            SELECT * FROM (
+                SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash,
+                       m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension}) AS distance
+                FROM memories m
+                WHERE i.ann AND {_COMPARABLE} AND m.ann AND m.generation_id = {generation_id}
+                ORDER BY m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension})
+                LIMIT :neighbours
+            ) AS indexed
+            WHERE indexed.distance <= :most_distance
+        ) AS nearest_in_index
     ) AS near ON true
-""")
+    """)
+
+
+_COMPARABLE = """
+    m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
+    AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id AND i.embedding IS NOT NULL
+"""

@@ -61,7 +61,7 @@ class Draft:
     """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "content_hash", "keywords", "links", "memory_id", "new", "outcome", "retired", "status", "subject_id",
+        "content_hash", "keywords", "large", "links", "memory_id", "new", "outcome", "retired", "status", "subject_id",
         "twin_id", "windows",
     )  # fmt: skip
 
@@ -72,6 +72,7 @@ class Draft:
         self.keywords: KeywordVector = keyword_vector(new.content)
         self.windows: Any = None  # float32 (windows, dimension) or None while pending
         self.subject_id: UUID | None = None
+        self.large = False  # whether the subject has a vector index and postings
         self.outcome, self.status = "created", "active"
         self.twin_id: UUID | None = None
         self.retired: list[UUID] = []
@@ -90,9 +91,3 @@ class Draft:
 def content_hash(text: str) -> bytes:
     """16 bytes that are equal exactly when two texts are the same after normalisation."""
     return blake2b(normalise(text).encode(), digest_size=16).digest()
-
-
-def subject_lock(tenant_id: UUID, user_id: str | None) -> int:
-    """The int64 of the advisory lock that serialises the writes of one subject."""
-    name = "" if user_id is None else f"u{user_id}"
-    return int.from_bytes(blake2b(tenant_id.bytes + name.encode(), digest_size=8).digest(), "big", signed=True)

@@ -14,13 +14,13 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
-from app.database import Database, Statement, Transaction, halfvec, sparsevec, sql
+from app.database import Database, Statement, Transaction, halfvec, sparsevec, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import DuplicateContent, EmbeddingUnavailable, KeyTaken, NotFound, VersionConflict
 from app.guard import Caller
-from app.language import TOKENIZER_VERSION, keyword_vector
+from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
-from app.remember.memory import RememberConfig, content_hash, subject_lock
+from app.remember.memory import RememberConfig, content_hash
 
 AMENDABLE = (
     "content", "kind", "key", "importance", "tags", "metadata", "source", "event_at", "valid_from", "valid_to",
@@ -182,6 +182,7 @@ class Shelf:
                 content_hash=content_hash(new["content"]),
                 keywords=sparsevec(keywords.ids, keywords.counts),
                 word_count=keywords.word_count,
+                term_ids=word_ids(new["content"]),
                 tokenizer_version=TOKENIZER_VERSION,
                 embedding=halfvec(windows[0]) if len(windows) else None,
                 generation_id=self.generation.generation_id if len(windows) else None,
@@ -271,6 +272,16 @@ _AMEND_TEXT = sql("""
     WITH cleared AS (
         DELETE FROM memory_windows
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
+    ), forgotten AS (
+        DELETE FROM memory_terms
+        WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
+          AND term_id <> ALL (cast(:term_ids AS int[]))
+    ), noted AS (
+        INSERT INTO memory_terms (tenant_id, subject_id, memory_id, term_id)
+        SELECT m.tenant_id, m.subject_id, m.memory_id, term_id
+        FROM memories m, unnest(cast(:term_ids AS int[])) AS term_id
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id AND m.ann
+        ON CONFLICT DO NOTHING
     ), queued AS (
         INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
         SELECT :tenant_id, :subject_id, :memory_id, :now, :now WHERE cast(:embedding AS halfvec) IS NULL

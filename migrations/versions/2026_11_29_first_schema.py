@@ -154,6 +154,9 @@ def create_tables() -> None:
         sa.Column("subject_id", sa.Uuid(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=True),
         sa.Column("ann", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("ann_ready", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("memory_count", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("mean_word_count", sa.REAL(), server_default=sa.text("0"), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
             ["tenant_id"], ["tenants.tenant_id"], name=op.f("subjects_tenant_id_fkey"), ondelete="CASCADE"
@@ -163,6 +166,7 @@ def create_tables() -> None:
             "tenant_id", "user_id", name=op.f("subjects_tenant_id_user_id_key"), postgresql_nulls_not_distinct=True
         ),
     )
+    op.create_index("subjects_large_idx", "subjects", ["tenant_id"], unique=False, postgresql_where=sa.text("ann"))
     op.create_table(
         "memories",
         sa.Column("tenant_id", sa.Uuid(), nullable=False),
@@ -196,7 +200,6 @@ def create_tables() -> None:
         sa.Column("generation_id", sa.SmallInteger(), nullable=True),
         sa.Column("window_count", sa.SmallInteger(), server_default=sa.text("1"), nullable=False),
         sa.Column("ann", sa.Boolean(), server_default=sa.text("false"), nullable=False),
-        sa.Column("terms", sa.ARRAY(sa.Integer()), nullable=True),
         sa.CheckConstraint(
             "(status = 'deprecated') = (deprecated_at IS NOT NULL)", name=op.f("memories_deprecated_check")
         ),
@@ -298,6 +301,21 @@ def create_tables() -> None:
     )
     op.create_index("memory_links_other_idx", "memory_links", ["tenant_id", "subject_id", "other_id"], unique=False)
     op.create_table(
+        "memory_terms",
+        sa.Column("tenant_id", sa.Uuid(), nullable=False),
+        sa.Column("subject_id", sa.Uuid(), nullable=False),
+        sa.Column("term_id", sa.Integer(), nullable=False),
+        sa.Column("memory_id", sa.Uuid(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "subject_id", "memory_id"],
+            ["memories.tenant_id", "memories.subject_id", "memories.memory_id"],
+            name=op.f("memory_terms_tenant_id_subject_id_memory_id_fkey"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", "subject_id", "term_id", "memory_id", name=op.f("memory_terms_pkey")),
+    )
+    op.create_index("memory_terms_memory_idx", "memory_terms", ["tenant_id", "subject_id", "memory_id"], unique=False)
+    op.create_table(
         "memory_usage",
         sa.Column("tenant_id", sa.Uuid(), nullable=False),
         sa.Column("subject_id", sa.Uuid(), nullable=False),
@@ -365,6 +383,25 @@ EXCEPTION WHEN duplicate_object OR unique_violation THEN
 END $$
 """
 
+# The vector index of a generation: partial, so that only rows of large subjects pay for it. Made when the generation is
+# claimed, while no row is in it. The owner's right is lent for this one statement, whose only input is a number.
+ENSURE_ANN_INDEX = """
+CREATE FUNCTION ensure_ann_index(generation smallint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    dimensions integer;
+BEGIN
+    SELECT dimension INTO STRICT dimensions FROM embedding_generations WHERE generation_id = generation;
+    IF to_regclass(format('memories_ann_g%s', generation)) IS NULL AND dimensions <= 4000 THEN
+        EXECUTE format(
+            'CREATE INDEX IF NOT EXISTS %I ON memories USING hnsw ((embedding::halfvec(%s)) halfvec_cosine_ops)'
+            ' WHERE ann AND generation_id = %s',
+            format('memories_ann_g%s', generation), dimensions, generation
+        );
+    END IF;
+END $$
+"""
+
 # table -> what the application role may do with the rows of its tenant
 APP_RIGHTS = {
     "tenants": "SELECT, INSERT, UPDATE",
@@ -372,6 +409,7 @@ APP_RIGHTS = {
     "subjects": "SELECT, INSERT, UPDATE, DELETE",
     "memories": "SELECT, INSERT, UPDATE, DELETE",
     "memory_windows": "SELECT, INSERT, UPDATE, DELETE",
+    "memory_terms": "SELECT, INSERT, DELETE",
     "memory_usage": "SELECT, INSERT, UPDATE, DELETE",
     "memory_links": "SELECT, INSERT, UPDATE, DELETE",
     "memory_versions": "SELECT, INSERT, DELETE",
@@ -389,7 +427,7 @@ WORKER_RIGHTS = {
     "embedding_queue": "SELECT, UPDATE, DELETE",
     "operations": "SELECT, UPDATE",
     "idempotency_keys": "SELECT, DELETE",
-    "subjects": "SELECT (tenant_id, subject_id, ann)",
+    "subjects": "SELECT (tenant_id, subject_id, ann, ann_ready)",
 }
 # tables without a tenant
 GLOBAL_RIGHTS = {"job_runs": "SELECT, INSERT, UPDATE, DELETE", "embedding_generations": "SELECT, INSERT, UPDATE"}
@@ -424,6 +462,9 @@ def secure_tables() -> None:
         "CREATE TRIGGER memory_events_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON memory_events"
         " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
     )
+    op.execute(ENSURE_ANN_INDEX)
+    op.execute("REVOKE ALL ON FUNCTION ensure_ann_index(smallint) FROM PUBLIC")
+    op.execute("GRANT EXECUTE ON FUNCTION ensure_ann_index(smallint) TO mneme_worker")
     op.execute(
         "INSERT INTO tenants (tenant_id, name, created_at)"
         " VALUES ('00000000-0000-7000-8000-000000000001', 'default', now())"
@@ -433,6 +474,7 @@ def secure_tables() -> None:
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '4s'")
     op.execute("SET LOCAL statement_timeout = '60s'")
+    op.drop_table("memory_terms")
     op.drop_table("memory_windows")
     op.drop_table("memory_versions")
     op.drop_table("memory_usage")
@@ -449,3 +491,4 @@ def downgrade() -> None:
     op.drop_table("job_runs")
     op.drop_table("embedding_generations")
     op.execute("DROP FUNCTION refuse_change()")
+    op.execute("DROP FUNCTION ensure_ann_index(smallint)")

@@ -1,0 +1,271 @@
+"""Putting judged drafts into the tables: overruled rows, new rows with all that belongs to them, and repeats.
+
+Invariant: everything here runs inside the writing transaction; one statement writes a memory's row, vector, keywords,
+usage, links, queue entry and audit event.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from app.database import Transaction, halfvec, sparsevec, sql
+from app.guard import Caller
+from app.language import TOKENIZER_VERSION, word_ids
+from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
+from app.remember.memory import Draft, Written
+
+
+async def store(
+    transaction: Transaction, caller: Caller, drafts: Sequence[Draft], generation_id: int, *, now: datetime
+) -> list[Written]:
+    """Write judged drafts: overruled rows first (they free the key slot), then all new rows in one statement."""
+    retired = [(draft.subject_id, memory_id) for draft in drafts for memory_id in draft.retired]
+    if retired:
+        subjects, memories = zip(*retired, strict=True)
+        await transaction.execute(
+            _RETIRE, tenant_id=caller.tenant_id, subjects=subjects, memories=memories, now=now,
+            events=[uuid7() for _ in retired], actor=caller.actor,
+        )  # fmt: skip
+    repeats = [draft for draft in drafts if draft.twin_id is not None]
+    new = [draft for draft in drafts if draft.outcome != "duplicate" or draft.status == "duplicate"]
+    if new:
+        await transaction.execute(_INSERT, **_columns(new, caller, generation_id, now))
+    twins = await _repeat(transaction, caller, repeats, now) if repeats else {}
+    rendered = {draft.memory_id: _render(draft, now) for draft in new}
+    twins |= {memory_id: row for memory_id, row in rendered.items() if memory_id not in twins}
+    return [_written(draft, twins) for draft in drafts]
+
+
+def _written(draft: Draft, memories: dict[UUID, Any]) -> Written:
+    if draft.twin_id is None:
+        related = tuple((memory_id, "supersedes") for memory_id in draft.retired)
+        return Written(draft.outcome, memories[draft.memory_id], related)
+    kept = ((draft.memory_id, "duplicate"),) if draft.status == "duplicate" else ()
+    return Written("duplicate", memories[draft.twin_id], kept)
+
+
+async def _repeat(transaction: Transaction, caller: Caller, drafts: Sequence[Draft], now: datetime) -> dict[UUID, Any]:
+    """Count repeats on their twins and fetch these."""
+    rows = await transaction.fetch(
+        _REPEAT,
+        tenant_id=caller.tenant_id,
+        subjects=[draft.subject_id for draft in drafts],
+        twins=[draft.twin_id for draft in drafts],
+        kept=[draft.memory_id if draft.status == "duplicate" else None for draft in drafts],
+        events=[uuid7() for _ in drafts],
+        actor=caller.actor,
+        now=now,
+    )
+    # The counters of this very statement are not visible to its own SELECT.
+    return {
+        row["id"]: as_json(row) | {"access_count": row["access_count"] + row["repeats"], "last_accessed_at": now}
+        for row in rows
+    }
+
+
+def _render(draft: Draft, now: datetime) -> dict[str, Any]:
+    new = draft.new
+    return {
+        "id": draft.memory_id,
+        "user_id": new.user_id,
+        "agent_id": new.agent_id,
+        "content": new.content,
+        "content_type": new.content_type,
+        "kind": new.kind,
+        "key": new.key,
+        "importance": draft.importance,
+        "tags": list(new.tags),
+        "metadata": new.metadata,
+        "source": new.source,
+        "session_id": new.session_id,
+        "status": draft.status,
+        "access_count": 0,
+        "last_accessed_at": None,
+        "created_at": now,
+        "updated_at": now,
+        "event_at": new.event_at,
+        "valid_from": new.valid_from,
+        "valid_to": new.valid_to,
+        "expires_at": new.expires_at,
+        "pinned": new.pinned,
+        "version": 1,
+        "embedding": "pending" if draft.windows is None else "ready",
+    }
+
+
+def text_array(values: Sequence[str]) -> str:
+    """The text form of a text[]: unnest() cannot take an array of arrays apart by one dimension."""
+    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
+
+
+def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: datetime) -> dict[str, Any]:
+    news = [draft.new for draft in drafts]
+    subjects = {draft.subject_id: draft.new.user_id for draft in drafts}
+    links = [
+        (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
+    ]
+    windows = [
+        (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
+        for draft in drafts
+        if draft.windows is not None
+        for number in range(2, len(draft.windows) + 1)
+    ]
+    terms = [
+        (draft.subject_id, draft.memory_id, term_id)
+        for draft in drafts
+        if draft.large
+        for term_id in word_ids(draft.new.content)
+    ]
+    pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
+    return {
+        "tenant_id": caller.tenant_id,
+        "actor": caller.actor,
+        "now": now,
+        "new_subjects": list(subjects),
+        "users": list(subjects.values()),
+        "subjects": [draft.subject_id for draft in drafts],
+        "memories": [draft.memory_id for draft in drafts],
+        "agents": [new.agent_id for new in news],
+        "statuses": [draft.status for draft in drafts],
+        "contents": [new.content for new in news],
+        "content_types": [new.content_type for new in news],
+        "kinds": [new.kind for new in news],
+        "keys": [new.key for new in news],
+        "importances": [draft.importance for draft in drafts],
+        "tags": [text_array(new.tags) for new in news],
+        "metadata": [new.metadata for new in news],
+        "sources": [new.source for new in news],
+        "sessions": [new.session_id for new in news],
+        "pinned": [new.pinned for new in news],
+        "event_at": [new.event_at for new in news],
+        "valid_from": [new.valid_from for new in news],
+        "valid_to": [new.valid_to for new in news],
+        "expires_at": [new.expires_at for new in news],
+        "hashes": [draft.content_hash for draft in drafts],
+        "keywords": [sparsevec(draft.keywords.ids, draft.keywords.counts) for draft in drafts],
+        "word_counts": [draft.keywords.word_count for draft in drafts],
+        "tokenizer_version": TOKENIZER_VERSION,
+        "embeddings": [None if draft.windows is None else halfvec(draft.windows[0]) for draft in drafts],
+        "generations": [None if draft.windows is None else generation_id for draft in drafts],
+        "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
+        "events": [uuid7() for _ in drafts],
+        "actions": [draft.outcome if draft.outcome != "superseded" else "created" for draft in drafts],
+        "link_subjects": [link[0] for link in links],
+        "link_memories": [link[1] for link in links],
+        "link_relations": [link[2] for link in links],
+        "link_others": [link[3] for link in links],
+        "window_subjects": [window[0] for window in windows],
+        "window_memories": [window[1] for window in windows],
+        "window_numbers": [window[2] for window in windows],
+        "window_embeddings": [window[3] for window in windows],
+        "large": [draft.large for draft in drafts],
+        "term_subjects": [term[0] for term in terms],
+        "term_memories": [term[1] for term in terms],
+        "term_ids": [term[2] for term in terms],
+        "pending_subjects": [draft.subject_id for draft in pending],
+        "pending_memories": [draft.memory_id for draft in pending],
+    }
+
+
+_RETIRE = sql("""
+    WITH named AS (
+        SELECT * FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:events AS uuid[]))
+        AS named (subject_id, memory_id, event_id)
+    ), retired AS (
+        UPDATE memories m SET status = 'deprecated', deprecated_at = :now, updated_at = :now
+        FROM named n
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = n.subject_id AND m.memory_id = n.memory_id
+          AND m.status = 'active'
+        RETURNING m.subject_id, n.event_id, m.memory_id, m.version
+    )
+    INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
+    SELECT :tenant_id, subject_id, event_id, memory_id, 'deprecated', :actor, version, '{}', :now FROM retired
+""")
+_REPEAT = sql(f"""
+    WITH repeated AS (
+        SELECT * FROM unnest(
+            cast(:subjects AS uuid[]), cast(:twins AS uuid[]), cast(:kept AS uuid[]), cast(:events AS uuid[])
+        ) AS repeated (subject_id, memory_id, kept_id, event_id)
+    ), counted AS (
+        SELECT subject_id, memory_id, count(*) AS repeats FROM repeated GROUP BY subject_id, memory_id
+    ), used AS (
+        UPDATE memory_usage u SET access_count = u.access_count + c.repeats, last_accessed_at = :now
+        FROM counted c
+        WHERE u.tenant_id = :tenant_id AND u.subject_id = c.subject_id AND u.memory_id = c.memory_id
+    ), noted AS (
+        INSERT INTO memory_events (
+            tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at
+        )
+        SELECT :tenant_id, r.subject_id, r.event_id, r.memory_id, 'repeated', :actor, 1,
+               CASE WHEN r.kept_id IS NULL THEN '{{}}' ELSE jsonb_build_object('kept_as', r.kept_id) END, :now
+        FROM repeated r
+    )
+    SELECT {MEMORY_COLUMNS}, c.repeats
+    FROM counted c JOIN {MEMORY_SOURCE}
+      ON m.tenant_id = :tenant_id AND m.subject_id = c.subject_id AND m.memory_id = c.memory_id
+""")
+_INSERT = sql("""
+    WITH known AS (
+        INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
+        SELECT :tenant_id, subject_id, user_id, :now
+        FROM unnest(cast(:new_subjects AS uuid[]), cast(:users AS text[])) AS named (subject_id, user_id)
+        ON CONFLICT DO NOTHING
+    ), stored AS (
+        INSERT INTO memories (
+            tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags,
+            metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords,
+            word_count, embedding, generation_id, window_count, version, created_at, updated_at, tokenizer_version,
+            deprecated_at, ann
+        )
+        SELECT :tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance,
+               cast(tags AS text[]), metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at,
+               content_hash, keywords, word_count, embedding, generation_id, window_count, 1, :now, :now,
+               :tokenizer_version, CASE WHEN status = 'deprecated' THEN cast(:now AS timestamptz) END, ann
+        FROM unnest(
+            cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:agents AS text[]), cast(:statuses AS text[]),
+            cast(:contents AS text[]), cast(:content_types AS text[]), cast(:kinds AS text[]), cast(:keys AS text[]),
+            cast(:importances AS real[]), cast(:tags AS text[]), cast(:metadata AS jsonb[]), cast(:sources AS text[]),
+            cast(:sessions AS text[]), cast(:pinned AS bool[]), cast(:event_at AS timestamptz[]),
+            cast(:valid_from AS timestamptz[]), cast(:valid_to AS timestamptz[]), cast(:expires_at AS timestamptz[]),
+            cast(:hashes AS bytea[]), cast(:keywords AS sparsevec[]), cast(:word_counts AS int[]),
+            cast(:embeddings AS halfvec[]), cast(:generations AS smallint[]), cast(:window_counts AS smallint[]),
+            cast(:large AS bool[])
+        ) AS item (
+            subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags, metadata,
+            source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords, word_count,
+            embedding, generation_id, window_count, ann
+        )
+    ), windows AS (
+        INSERT INTO memory_windows (tenant_id, subject_id, memory_id, window_number, embedding)
+        SELECT :tenant_id, item.* FROM unnest(
+            cast(:window_subjects AS uuid[]), cast(:window_memories AS uuid[]), cast(:window_numbers AS smallint[]),
+            cast(:window_embeddings AS halfvec[])
+        ) AS item
+    ), terms AS (
+        INSERT INTO memory_terms (tenant_id, subject_id, memory_id, term_id)
+        SELECT :tenant_id, item.* FROM unnest(
+            cast(:term_subjects AS uuid[]), cast(:term_memories AS uuid[]), cast(:term_ids AS int[])
+        ) AS item
+    ), usage AS (
+        INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
+        SELECT :tenant_id, item.*, 0, 0 FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS item
+    ), links AS (
+        INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
+        SELECT :tenant_id, item.*, :now FROM unnest(
+            cast(:link_subjects AS uuid[]), cast(:link_memories AS uuid[]), cast(:link_relations AS text[]),
+            cast(:link_others AS uuid[])
+        ) AS item
+    ), queued AS (
+        INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
+        SELECT :tenant_id, item.*, :now, :now
+        FROM unnest(cast(:pending_subjects AS uuid[]), cast(:pending_memories AS uuid[])) AS item
+    )
+    INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
+    SELECT :tenant_id, subject_id, event_id, memory_id, action, :actor, 1, '{}', :now
+    FROM unnest(
+        cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[])
+    ) AS item (subject_id, event_id, memory_id, action)
+""")
