@@ -81,24 +81,38 @@ sql = Statement
 class Transaction:
     """One open transaction; its methods take the statement's named parameters."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_timeout_seconds")
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         self._connection = connection
+        self._timeout_seconds: float | None = None  # the pool's
+
+    async def allow(self, seconds: float) -> None:
+        """Let the statements of this transaction take longer than usual: for jobs, never for requests."""
+        await self._connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
+        self._timeout_seconds = 2 * seconds
 
     async def fetch(self, statement: Statement, **values: Any) -> "list[asyncpg.Record]":
-        rows: list[asyncpg.Record] = await self._connection.fetch(statement.sql, *statement.arguments(values))
+        rows: list[asyncpg.Record] = await self._connection.fetch(
+            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
+        )
         return rows
 
     async def fetch_row(self, statement: Statement, **values: Any) -> "asyncpg.Record | None":
-        return await self._connection.fetchrow(statement.sql, *statement.arguments(values))
+        return await self._connection.fetchrow(
+            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
+        )
 
     async def fetch_value(self, statement: Statement, **values: Any) -> Any:
-        return await self._connection.fetchval(statement.sql, *statement.arguments(values))
+        return await self._connection.fetchval(
+            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
+        )
 
     async def execute(self, statement: Statement, **values: Any) -> int:
         """Run a statement and return how many rows it touched."""
-        done = await self._connection.execute(statement.sql, *statement.arguments(values))
+        done = await self._connection.execute(
+            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
+        )
         return int(done.rpartition(" ")[2]) if done[-1:].isdigit() else 0
 
 
