@@ -1,11 +1,12 @@
 """The one SELECT that finds and measures: all memories of the query's subjects with the raw value of every signal.
 
 Invariant: tenant, subject, agent, status, expiry and validity are conditions of the SELECT itself, before any cut; SQL
-measures, the pure functions of signals and ranking judge.
+measures, the pure functions of signals and ranking judge. The measures come as one string of fixed-width records, which
+numpy reads as it is: as arrays or rows they would cost both sides more than the measuring.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -67,7 +68,7 @@ async def find(
     used = tuple(name for name, value in filters.items() if value)
     statement = _select(len(keywords.codes), used, vector is not None, query.agent_id is not None,
                         query.include_deprecated)  # fmt: skip
-    row = await transaction.fetch_row(
+    packed = await transaction.fetch_value(
         statement,
         **_scope(query, now),
         **{name: list(value) if isinstance(value, tuple) else value for name, value in filters.items()},
@@ -75,7 +76,7 @@ async def find(
         vector=None if vector is None else halfvec(vector),
         generation_id=generation_id,
     )
-    return _columns(row, keywords, len(keywords.codes))
+    return _columns(packed, keywords)
 
 
 async def fetch(transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime) -> dict[UUID, Any]:
@@ -97,25 +98,33 @@ def _scope(query: Query, now: datetime) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _select(codes: int, filters: tuple[str, ...], dense: bool, agent: bool, deprecated: bool) -> Statement:
-    products = "".join(f", array_agg(row.product_{n}) AS product_{n}" for n in range(codes))
-    measured = "".join(f", (-(m.keywords <#> :code_{n}))::float4 AS product_{n}" for n in range(codes))
     matching = " AND ".join(_FILTERS[name] for name in filters) or "true"
+    packed = [
+        "uuid_send(m.memory_id)",
+        "timestamptz_send(m.created_at)",
+        "timestamptz_send(coalesce(m.event_at, m.created_at))",
+        f"float4send(coalesce(({_DISTANCE if dense else 'NULL'})::float4, 'NaN'))",
+        "float4send(m.importance)",
+        "int4send(m.word_count)",
+        "int4send(coalesce(hashtext(m.session_id), 0))",
+        f"boolsend(({matching}) IS TRUE)",
+        *(f"float4send((-(m.keywords <#> :code_{n}))::float4)" for n in range(codes)),
+    ]
     return sql(f"""
-        SELECT array_agg(row.memory_id) AS ids, array_agg(row.distance) AS distances,
-               array_agg(row.word_count) AS word_counts, array_agg(row.created_at) AS created_at,
-               array_agg(row.happened_at) AS happened_at, array_agg(row.importance) AS importances,
-               array_agg(row.session) AS sessions, array_agg(row.matching) AS matching {products}
-        FROM (
-            SELECT m.memory_id, {f"({_DISTANCE})::float4" if dense else "NULL::float4"} AS distance, m.word_count,
-                   extract(epoch FROM m.created_at)::float8 AS created_at,
-                   extract(epoch FROM coalesce(m.event_at, m.created_at))::float8 AS happened_at, m.importance,
-                   coalesce(hashtext(m.session_id), 0) AS session, ({matching}) IS TRUE AS matching {measured}
-            FROM memories m
-            WHERE m.tenant_id = :tenant_id AND {_SUBJECTS} AND {_status(deprecated)} AND {_ALIVE}
-              {"AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if agent else ""}
-            ORDER BY coalesce(m.event_at, m.created_at), m.memory_id
-        ) AS row
+        SELECT string_agg({" || ".join(packed)}, '')
+        FROM memories m
+        WHERE m.tenant_id = :tenant_id AND {_SUBJECTS} AND {_status(deprecated)} AND {_ALIVE}
+          {"AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if agent else ""}
     """)
+
+
+@lru_cache(maxsize=64)
+def _layout(codes: int) -> np.dtype[np.void]:
+    """One memory as _select packs it: big-endian, times in microseconds since 2000."""
+    return np.dtype(
+        [("id", ">u8", 2), ("created_at", ">i8"), ("happened_at", ">i8"), ("distance", ">f4"), ("importance", ">f4"),
+         ("word_count", ">i4"), ("session", ">i4"), ("matching", "?"), ("products", ">f4", (codes,))]
+    )  # fmt: skip
 
 
 def _status(deprecated: bool) -> str:
@@ -132,25 +141,37 @@ _HYDRATE = {
 }
 
 
-def _columns(row: Any, keywords: KeywordQuery, codes: int) -> Candidates:
-    if row is None or row["ids"] is None:
-        row = {name: [] for name in _COLUMNS} | {f"product_{n}": [] for n in range(codes)}
-    products = np.array([row[f"product_{n}"] for n in range(codes)], dtype=np.float64)
-    words, grams = keywords.decode(products.reshape(codes, len(row["ids"])).T)
+def _columns(packed: bytes | None, keywords: KeywordQuery) -> Candidates:
+    """The packed memories as columns, in order of time."""
+    rows = np.frombuffer(packed or b"", _layout(len(keywords.codes)))
+    rows = rows[np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))]
+    words, grams = keywords.decode(rows["products"])
     return Candidates(
-        ids=row["ids"],
-        cosine=1 - np.array(row["distances"], dtype=np.float64),
+        ids=_Ids(rows["id"]),
+        cosine=1 - rows["distance"].astype(np.float64),
         words=words,
         grams=grams,
-        word_count=np.array(row["word_counts"], dtype=np.float64),
-        created_at=np.array(row["created_at"], dtype=np.float64),
-        happened_at=np.array(row["happened_at"], dtype=np.float64),
-        importance=np.array(row["importances"], dtype=np.float64),
-        session=np.array(row["sessions"], dtype=np.int64),
-        matching=np.array(row["matching"], dtype=np.bool_),
+        word_count=rows["word_count"].astype(np.float64),
+        created_at=rows["created_at"] / 1e6 + _YEAR_2000,
+        happened_at=rows["happened_at"] / 1e6 + _YEAR_2000,
+        importance=rows["importance"].astype(np.float64),
+        session=rows["session"].astype(np.int64),
+        matching=rows["matching"],
     )
 
 
-_COLUMNS = (
-    "ids", "distances", "word_counts", "created_at", "happened_at", "importances", "sessions", "matching",
-)  # fmt: skip
+class _Ids(Sequence[UUID]):
+    """Ids in two numbers each, turned into a UUID only when asked for: few candidates become hits."""
+
+    def __init__(self, halves: NDArray[np.uint64]) -> None:
+        self._halves = halves
+
+    def __len__(self) -> int:
+        return len(self._halves)
+
+    def __getitem__(self, row: Any) -> Any:
+        high, low = self._halves[row].tolist()
+        return UUID(int=high << 64 | low)
+
+
+_YEAR_2000 = datetime(2000, 1, 1, tzinfo=UTC).timestamp()  # the zero of PostgreSQL's clock

@@ -1,6 +1,6 @@
 """The shapes of the three stages of recall: what is asked, what the one SELECT measured, what is answered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -67,7 +67,7 @@ class Candidates:
     the request's filters (the others are context: term statistics and neighbours).
     """
 
-    ids: list[UUID]
+    ids: Sequence[UUID]
     cosine: NDArray[np.float64]
     words: NDArray[np.float32]
     grams: NDArray[np.float32]
