@@ -64,7 +64,8 @@ class Candidates:
 
     cosine is NaN where there is no vector to compare; words (rows, query words) holds term frequencies 0..3 and grams
     (rows, query grams) 0 or 1; times are seconds since 1970; session 0 means none; matching says whether a row passes
-    the request's filters (the others are context: term statistics and neighbours).
+    the request's filters (the others are context: term statistics and neighbours). commonness is the inner product
+    with the mean vector of small talk, question_cosine (rows, questions) the cosine to each question of a text of many.
     """
 
     ids: Sequence[UUID]
@@ -77,6 +78,8 @@ class Candidates:
     importance: NDArray[np.float64]
     session: NDArray[np.int64]
     matching: NDArray[np.bool_]
+    commonness: NDArray[np.float64] | None = None
+    question_cosine: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

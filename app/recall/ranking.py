@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.recall.query import Candidates, Query
-from app.recall.signals import SIGNALS, Circumstances, Floats
+from app.recall.signals import SIGNALS, Circumstances, Floats, calibrated
 
 _FUSED = {
     "weighted": frozenset(SIGNALS),
@@ -24,34 +23,37 @@ _FUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One hit: its row among the candidates, its score, and for each signal its value, weight, contribution and arm."""
+    """One hit: its row among the candidates, its score, and (explained) each signal's value, weight, share and arm."""
 
     row: int
     score: float
-    signals: Mapping[str, Mapping[str, Any]]
+    signals: Mapping[str, Mapping[str, Any]] | None
 
 
-def rank(candidates: Candidates, query: Query, circumstances: Circumstances) -> list[Ranked]:
+def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, explain: bool = True) -> list[Ranked]:
     """The hits of a query, best first and newest first among equals, at most query.top_k.
 
     A row is a hit if it passes the filters, has evidence, and its similarity is not below query.similarity_threshold
     (in calibrated units). Evidence is a similarity or a keyword signal above 0 among those that weigh; if neither
     weighs, every row counts. A row without a vector cannot be below the threshold: it stays on a keyword match alone.
     """
-    values = {name: signal.measure(candidates, circumstances) for name, signal in SIGNALS.items()}
+    plain = calibrated(candidates.cosine, circumstances.window)
+    values = {name: signal.measure(candidates, query, circumstances) for name, signal in SIGNALS.items()}
     weights = weigh(query, values)
+    if all(weights[name].max(initial=0.0) == 0 for name in SIGNALS if name != "similarity"):
+        values["similarity"] = plain  # alone it is asked for as such; corrections belong to the mix
     score = np.zeros(len(candidates))
     for name, value in values.items():
         score += weights[name] * np.nan_to_num(value)
-    similarity, keyword = np.nan_to_num(values["similarity"]), np.nan_to_num(values["keyword"])
-    evidence = (weights["similarity"] * similarity > 0) | (weights["keyword"] * keyword > 0)
+    keyword = np.nan_to_num(values["keyword"])
+    evidence = (weights["similarity"] * np.nan_to_num(plain) > 0) | (weights["keyword"] * keyword > 0)
     if not (weights["similarity"].any() or weights["keyword"].any()):
         evidence[:] = True
-    unknown = np.isnan(values["similarity"]) & (keyword > 0)
-    passes = (similarity >= query.similarity_threshold) | unknown
+    passes = np.where(np.isnan(plain), keyword > 0, plain >= query.similarity_threshold)
     rows = np.flatnonzero(candidates.matching & evidence & passes)
     best = rows[np.lexsort((-rows, -score[rows]))][: query.top_k]
-    return [Ranked(int(row), float(min(score[row], 1.0)), _explain(int(row), values, weights)) for row in best]
+    parts = [_explain(int(row), values, weights, plain) if explain else None for row in best]
+    return [Ranked(int(row), min(float(score[row]), 1.0), part) for row, part in zip(best, parts, strict=True)]
 
 
 def weigh(query: Query, values: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -75,13 +77,17 @@ def weigh(query: Query, values: Mapping[str, Floats]) -> dict[str, Floats]:
     return weights
 
 
-def _explain(row: int, values: Mapping[str, Floats], weights: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
-    """Value (null: cannot be said), weight, contribution and arm of each signal; contributions sum to the score."""
-    explained: dict[str, Any] = {}
+def _explain(
+    row: int, values: Mapping[str, Floats], weights: Mapping[str, Floats], plain: Floats
+) -> dict[str, dict[str, Any]]:
+    """Value (null: cannot be said), weight, contribution and arm of each signal; contributions sum to the score.
+
+    `calibrated` is what a similarity threshold is compared with; in the mix the value of similarity may differ.
+    """
+    explained: dict[str, dict[str, Any]] = {}
     for name, signal in SIGNALS.items():
         value, weight = float(values[name][row]), float(weights[name][row])
-        known = None if np.isnan(value) else round(value, 6)
-        contribution = 0.0 if known is None else value * weight
-        explained[name] = {"value": known, "weight": round(weight, 6), "contribution": round(contribution, 6),
-                           "arm": signal.arm}  # fmt: skip
+        known = None if np.isnan(value) else value
+        explained[name] = {"value": known, "weight": weight, "contribution": (known or 0.0) * weight, "arm": signal.arm}
+    explained["similarity"]["calibrated"] = None if np.isnan(plain[row]) else float(plain[row])
     return explained

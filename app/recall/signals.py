@@ -1,26 +1,32 @@
 """The signals of recall: what each says about a candidate, in [0, 1], and its weight unless the request gives one.
 
 Invariant: pure functions of the measured candidates; NaN means "cannot be said" and only similarity and keyword may
-say it. Constants were chosen on ten public retrieval sets (`mneme eval`), see docs/decisions.
+say it. Constants were chosen on ten public retrieval sets (`mneme eval`); docs/decisions tells what each one brings.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.recall.query import Candidates
+from app.language import keyword_query, named_days, questions
+from app.recall.query import Candidates, Query
 
 Floats = NDArray[np.float64]
 
 TIME_DECAY_PER_HOUR = 0.01
-TERM_SATURATION = 0.9  # k1 of BM25: the first mention says most, memories are short
-LENGTH_PENALTY = 0.3  # b of BM25: a long memory is rarely a worse one
-GRAM_SHARE = 0.35  # characters beside words: they catch what the segmenter or the stemmer cut differently
-NEIGHBOUR_SHARE = 0.15  # an answer often leaves out the words of the question just before it
+TERM_SATURATION = 0.6  # k1 of BM25: the first mention says most, memories are short
+LENGTH_PENALTY = 0.15  # b of BM25: a long memory is rarely a worse one
+GRAM_SHARE = 0.5  # characters beside words: they catch what the segmenter or the stemmer cut differently
+BEFORE_SHARE = 0.3  # an answer often leaves out the words of the question just before it
+DATE_SHARE = 0.7  # a day that the query names is nearly as good as its words
+COMMONNESS_SHARE = 0.85  # small talk resembles every question; what is common to it is taken off
+CONTRAST = 1.5  # exponent: near-certain likeness outweighs words, vague likeness does not
+QUESTION_SHARE = 0.6  # of several questions in one query, the best-matched one counts beside the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +41,15 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a signal may look at besides the candidates: calibration window of the model, seconds since 1970, decay."""
+    """What a signal may look at besides query and candidates: calibration window of the model, seconds since 1970."""
 
     window: tuple[float, float]
     now: float
     decay_per_hour: float = TIME_DECAY_PER_HOUR
     statistics: Statistics | None = None
+
+
+Measure = Callable[[Candidates, Query, Circumstances], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,76 +58,138 @@ class Signal:
 
     weight: float
     arm: Literal["dense", "keyword", "prior"]
-    measure: Callable[[Candidates, Circumstances], Floats]
+    measure: Measure
     reason: str
 
 
-def similarity(candidates: Candidates, circumstances: Circumstances) -> Floats:
-    """Calibrated cosine: 0 at the window's start (unrelated), 1 at its end (same); NaN without a vector."""
-    low, high = circumstances.window
-    return np.clip((candidates.cosine - low) / (high - low), 0.0, 1.0)
+def calibrated(cosine: Floats, window: tuple[float, float]) -> Floats:
+    """Cosine on the scale of thresholds: 0 at the window's start (unrelated), 1 at its end (same); NaN stays."""
+    low, high = window
+    return np.clip((cosine - low) / (high - low), 0.0, 1.0)
 
 
-def time(candidates: Candidates, circumstances: Circumstances) -> Floats:
+def similarity(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
+    """Calibrated cosine for mixing: commonness above the candidates' mean taken off, contrast raised; NaN: no vector.
+
+    The correction fades as the likeness nears 1 (square root), so the same text is the same text, however common.
+    """
+    width = circumstances.window[1] - circumstances.window[0]
+    excess = np.zeros(len(candidates))
+    if candidates.commonness is not None and not np.isnan(candidates.commonness).all():
+        excess = np.nan_to_num(candidates.commonness - np.nanmean(candidates.commonness)) * COMMONNESS_SHARE / width
+
+    def distinct(cosine: Floats) -> Floats:
+        plain = calibrated(cosine, circumstances.window)
+        return np.asarray(np.clip(plain - excess * np.sqrt(1 - plain), 0.0, 1.0) ** CONTRAST)
+
+    asked = candidates.question_cosine
+    parts = [] if asked is None else [distinct(asked[:, column]) for column in range(asked.shape[1])]
+    return _best_question(distinct(candidates.cosine), parts)
+
+
+def time(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
     """exp(-decay · hours since creation), 1 for what was just written (or lies in the future)."""
     hours = np.maximum(circumstances.now - candidates.created_at, 0.0) / 3600
     return np.exp(-circumstances.decay_per_hour * hours)
 
 
-def importance(candidates: Candidates, circumstances: Circumstances) -> Floats:  # noqa: ARG001
+def importance(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
     """Importance 1..5 as 0..1."""
     return np.clip((candidates.importance - 1) / 4, 0.0, 1.0)
 
 
-def keyword(candidates: Candidates, circumstances: Circumstances) -> Floats:
-    """How much of what the query names is in the memory: 1 - (1 - share)², share = BM25 / idf mass of the query.
+def keyword(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:
+    """How much of what the query names is in the memory: words, characters, days; 1 = all; NaN if it names nothing.
 
-    1 = every term matched; NaN if the query has no terms. The square lifts partial matches to the scale of calibrated
-    similarity (half of the mass is strong evidence), so that fixed weights mix the two. BM25 after Robertson and
-    Zaragoza 2009; idf as in Lucene, log(1 + (n - df + ½) / (df + ½)): positive also when every memory has the term.
+    The share s of the query's BM25 mass counts as 1 - (1 - s)²: that lifts partial matches to the scale of calibrated
+    similarity (half of the mass is strong evidence), so that fixed weights mix the two. A named day of the memory's
+    event adds as an independent witness would, the less the more candidates are of that day.
     """
-    known = circumstances.statistics
-    parts = [
-        (1 - GRAM_SHARE, candidates.words, known.words if known else None),
-        (GRAM_SHARE, candidates.grams, known.grams if known else None),
-    ]
-    parts = [part for part in parts if part[1].shape[1]]
-    if not parts:
-        return np.full(len(candidates), np.nan)
+    share = _share_of_columns(candidates, circumstances.statistics)
+    if share is None:
+        value = np.full(len(candidates), np.nan)
+    else:
+        whole = keyword_query(query.text)
+        parts = [keyword_query(question) for question in questions(query.text)]
+        picked = [(_columns(whole.words, part.words), _columns(whole.grams, part.grams)) for part in parts]
+        value = _best_question(share(None), [share(columns) for columns in picked])
+    days = named_days(query.text, datetime.fromtimestamp(circumstances.now, UTC).date())
+    if days and len(candidates):
+        named = np.logical_or.reduce([day.include(candidates.happened_at) for day in days])
+        value = 1 - (1 - np.nan_to_num(value)) * (1 - DATE_SHARE * (1 - named.mean()) * named)
+    return value
+
+
+def _columns(whole: Sequence[str], part: Sequence[str]) -> NDArray[np.intp]:
+    place = {term: column for column, term in enumerate(whole)}
+    return np.array([place[term] for term in part if term in place], dtype=np.intp)
+
+
+Share = Callable[[tuple[NDArray[np.intp], NDArray[np.intp]] | None], Floats]
+
+
+def _share_of_columns(candidates: Candidates, known: Statistics | None) -> Share | None:
+    """A function from columns (words, grams; None: all) to 1 - (1 - share of their idf mass)², or None without terms.
+
+    BM25 after Robertson and Zaragoza 2009, scaled so that one mention in a memory of mean length is a full match; idf
+    as in Lucene, log(1 + (n - df + ½) / (df + ½)): positive also when every memory has the term.
+    """
+    if not candidates.words.shape[1] + candidates.grams.shape[1]:
+        return None
     mean = known.mean_word_count if known else float(candidates.word_count.mean()) if len(candidates) else 0.0
     length = candidates.word_count / mean if mean else np.ones(len(candidates))
     norm = TERM_SATURATION * (1 - LENGTH_PENALTY + LENGTH_PENALTY * length)[:, None]
-    before, after = _neighbours(candidates.session)
-    share = np.zeros(len(candidates))
-    for weight, frequency, df in parts:
-        idf = _idf(frequency, df, known.memories if known else len(candidates))
-        own = frequency.any(axis=1)  # neighbours strengthen a match, they never make one
-        padded = np.vstack([frequency, np.zeros((1, frequency.shape[1]), dtype=frequency.dtype)])
-        heard = frequency + NEIGHBOUR_SHARE * np.maximum(padded[before], padded[after])
-        share += weight * own * ((heard / (heard + norm)) @ (idf / idf.sum()))
-    share *= (TERM_SATURATION + 1) / sum(weight for weight, _, _ in parts)
-    return 1 - (1 - np.minimum(share, 1.0)) ** 2
+    before = _before(candidates.session)
+    measured = []
+    for weight, frequency, df in (
+        (1 - GRAM_SHARE, candidates.words, known.words if known else None),
+        (GRAM_SHARE, candidates.grams, known.grams if known else None),
+    ):
+        own = np.any(frequency, axis=1, keepdims=True)  # a neighbour strengthens a match, it never makes one
+        heard = frequency + BEFORE_SHARE * own * np.vstack([frequency, np.zeros_like(frequency[:1])])[before]
+        measured.append((weight, heard / (heard + norm), _idf(frequency, df, known.memories if known else None)))
+
+    def share(columns: tuple[NDArray[np.intp], NDArray[np.intp]] | None) -> Floats:
+        total, witnesses = np.zeros(len(candidates)), 0.0
+        for place, (weight, saturation, idf) in enumerate(measured):
+            chosen = slice(None) if columns is None else columns[place]
+            mass = idf[chosen].sum()
+            if mass > 0:
+                total += weight * (saturation[:, chosen] @ (idf[chosen] / mass))
+                witnesses += weight
+        full = np.minimum(total * (TERM_SATURATION + 1) / (witnesses or 1.0), 1.0)
+        return np.asarray(1 - (1 - full) ** 2)
+
+    return share
 
 
-def _idf(frequency: NDArray[np.float32], df: Floats | None, memories: int) -> Floats:
-    """log(1 + (n - df + ½) / (df + ½)) per term; df is counted from the rows unless it is given."""
+def _idf(frequency: NDArray[np.float32], df: Floats | None, memories: int | None) -> Floats:
+    """log(1 + (n - df + ½) / (df + ½)) per term; n and df are counted from the rows unless they are given."""
     counted = np.count_nonzero(frequency, axis=0) if df is None else df
-    return np.log1p((np.maximum(memories - counted, 0) + 0.5) / (counted + 0.5))
+    total = len(frequency) if memories is None else memories
+    return np.log1p((np.maximum(total - counted, 0) + 0.5) / (counted + 0.5))
 
 
-def _neighbours(session: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Row of the memory before and after in the same session; the number of rows, one past the last, if there is none.
+def _before(session: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Row of the memory before in the same session; the number of rows, one past the last, if there is none.
 
     Rows come in order of time; session 0 means none.
     """
-    rows = len(session)
     order = np.argsort(session, kind="stable")
-    before = np.full(rows, rows)
-    after = np.full(rows, rows)
+    before = np.full(len(session), len(session))
     same = (session[order][1:] == session[order][:-1]) & (session[order][1:] != 0)
     before[order[1:][same]] = order[:-1][same]
-    after[order[:-1][same]] = order[1:][same]
-    return before, after
+    return before
+
+
+def _best_question(whole: Floats, parts: Sequence[Floats]) -> Floats:
+    """The value of a query mixed with that of its best-matched question, each on the scale of its own best row."""
+    tops = [np.nanmax(part, initial=0.0) for part in parts]
+    scaled = [part / top for part, top in zip(parts, tops, strict=True) if top > 0]
+    if not scaled:
+        return whole
+    best: Floats = np.nanmax(whole, initial=0.0) * np.maximum.reduce(scaled)
+    return (1 - QUESTION_SHARE) * whole + QUESTION_SHARE * best
 
 
 SIGNALS = MappingProxyType(
@@ -126,6 +197,6 @@ SIGNALS = MappingProxyType(
         "similarity": Signal(0.4, "dense", similarity, "means the same, in other words"),
         "time": Signal(0.2, "prior", time, "what was said lately still holds and is still going on"),
         "importance": Signal(0.2, "prior", importance, "allergies before small talk"),
-        "keyword": Signal(0.2, "keyword", keyword, "names, numbers and codes that vectors blur"),
+        "keyword": Signal(0.2, "keyword", keyword, "names, numbers, codes and days that vectors blur"),
     }
 )
