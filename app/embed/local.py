@@ -152,7 +152,7 @@ def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -
 
 
 def _spec(model: "SentenceTransformer", config: EmbedConfig, name: str, revision: str) -> ModelSpec:
-    row = known(name) or known(Path(name).name)
+    row = known(name)
     prompts = model.prompts
     limit = model.max_seq_length or (row.max_tokens if row else 512)
     dimension = model.get_embedding_dimension()

@@ -25,6 +25,7 @@ from app.telemetry import (
 )
 
 ATTEMPTS: Final = 4
+FIRST_WAIT_SECONDS: Final = 0.1
 CONNECT_SECONDS: Final = 3.0
 DOCUMENT_CALLS: Final = 4
 """Calls with documents at once; queries do not wait for them."""
@@ -122,7 +123,12 @@ class RemoteEngine:
     async def _post(self, inputs: Sequence[str]) -> Vectors:
         body = orjson.dumps({"model": self.spec.model, "input": inputs, "encoding_format": "float"})
         async for attempt in stamina.retry_context(
-            on=self._may_pass, attempts=ATTEMPTS, timeout=self._timeout_seconds, wait_max=2.0, wait_jitter=0.2
+            on=self._may_pass,
+            attempts=ATTEMPTS,
+            timeout=self._timeout_seconds,
+            wait_initial=FIRST_WAIT_SECONDS,
+            wait_max=2.0,
+            wait_jitter=2 * FIRST_WAIT_SECONDS,
         ):
             with attempt:
                 started = time.perf_counter()

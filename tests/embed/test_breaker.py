@@ -30,6 +30,12 @@ async def call(breaker: Breaker, error: Exception | None = None) -> None:
             raise error
 
 
+async def give_up(breaker: Breaker, clock: Clock, *, after_seconds: float) -> None:
+    async with breaker.guard():
+        clock.now += after_seconds
+        raise asyncio.CancelledError
+
+
 async def fail(breaker: Breaker, times: int) -> None:
     for _ in range(times):
         with pytest.raises(ValueError, match="down"):
@@ -90,8 +96,7 @@ async def test_a_cancelled_probe_decides_nothing_and_frees_its_place() -> None:
     await fail(breaker, 3)
     clock.now = 10.0
     with pytest.raises(asyncio.CancelledError):
-        async with breaker.guard():
-            raise asyncio.CancelledError
+        await give_up(breaker, clock, after_seconds=1.0)
     assert breaker.state == "half_open"
     await call(breaker)
     assert breaker.state == "closed"
@@ -111,9 +116,7 @@ async def test_calls_given_up_after_the_patience_count_as_failed(patience_second
     breaker = make(clock, patience_seconds=patience_seconds)
     for _ in range(3):
         with pytest.raises(asyncio.CancelledError):
-            async with breaker.guard():
-                clock.now += 1.5
-                raise asyncio.CancelledError
+            await give_up(breaker, clock, after_seconds=1.5)
     assert breaker.state == state
 
 
