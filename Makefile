@@ -24,8 +24,9 @@ check: $(VENV)/.installed-dev ## Format, lint, types, import floors, migrations'
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@mkdir -p build && $(BIN)/alembic upgrade head --sql > build/migrations.sql 2> build/alembic.log || { cat build/alembic.log; exit 1; }
-	@$(BIN)/squawk --pg-version=16 $(SQUAWK_EXCLUDED) build/migrations.sql
+	@mkdir -p build && rm -f build/*.sql && from=base && for to in $$(sed -n 's/^revision = "\(.*\)"/\1/p' migrations/versions/*.py | sort); do \
+	  $(BIN)/alembic upgrade $$from:$$to --sql > build/$$to.sql 2> build/alembic.log || { cat build/alembic.log; exit 1; }; from=$$to; done
+	@$(BIN)/squawk --pg-version=16 $(SQUAWK_EXCLUDED) build/*.sql
 	@$(BIN)/python -m pytest -q tests/house
 
 format: $(VENV)/.installed-dev ## Format the code and sort the imports.

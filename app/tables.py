@@ -190,6 +190,25 @@ memories = Table(
     ),
     Index("memories_subject_status_idx", "tenant_id", "subject_id", "status"),
     Index("memories_id_idx", "tenant_id", "memory_id"),
+    # The profile: pinned, keyed and most important memories first, read backwards and as fresh as the last commit.
+    Index(
+        "memories_profile_idx",
+        "tenant_id",
+        "subject_id",
+        "pinned",
+        text("(key IS NOT NULL)"),
+        "importance",
+        "memory_id",
+        postgresql_where=text("status = 'active'"),
+    ),
+    Index(
+        "memories_session_idx",
+        "tenant_id",
+        "subject_id",
+        "session_id",
+        "memory_id",
+        postgresql_where=text("status = 'active' AND session_id IS NOT NULL"),
+    ),
     # Rows of up to a page stay whole: a vector or keyword weights moved out of line would cost every search a detour.
     postgresql_with={"toast_tuple_target": "8160"},
 )

@@ -1,6 +1,7 @@
 """Runs migrations as the owner of the schema: online over asyncpg, or offline as SQL (`alembic upgrade head --sql`)."""
 
 import asyncio
+import time
 from typing import Any
 
 from alembic import context
@@ -38,7 +39,11 @@ def configure(**target: Any) -> None:
 
 
 def run_on(connection: Connection) -> None:
-    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATOR_LOCK})
+    # Asked for again and again: a statement that waits for the lock would hold a snapshot, for which CREATE INDEX
+    # CONCURRENTLY of the migrator that has the lock waits in turn.
+    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
+        connection.commit()
+        time.sleep(0.2)
     connection.commit()
     try:
         configure(connection=connection)
