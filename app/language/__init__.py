@@ -2,7 +2,6 @@
 
 from app.language.dates import NamedDays, named_days
 from app.language.questions import questions
-from app.language.smalltalk import SMALL_TALK
 from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, words
 from app.language.weights import (
     DIMENSIONS,
@@ -17,7 +16,6 @@ from app.language.weights import (
 
 __all__ = [
     "DIMENSIONS",
-    "SMALL_TALK",
     "TOKENIZER_VERSION",
     "KeywordQuery",
     "KeywordVector",

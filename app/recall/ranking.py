@@ -39,15 +39,16 @@ def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, 
     """
     plain = calibrated(candidates.cosine, circumstances.window)
     values = {name: signal.measure(candidates, query, circumstances) for name, signal in SIGNALS.items()}
-    weights = weigh(query, values)
-    if all(weights[name].max(initial=0.0) == 0 for name in SIGNALS if name != "similarity"):
+    asked = _asked(query)
+    if asked["similarity"] == 1:
         values["similarity"] = plain  # alone it is asked for as such; corrections belong to the mix
+    weights = _weigh(asked, values)
     score = np.zeros(len(candidates))
     for name, value in values.items():
         score += weights[name] * np.nan_to_num(value)
     keyword = np.nan_to_num(values["keyword"])
     evidence = (weights["similarity"] * np.nan_to_num(plain) > 0) | (weights["keyword"] * keyword > 0)
-    if not (weights["similarity"].any() or weights["keyword"].any()):
+    if asked["similarity"] + asked["keyword"] == 0:
         evidence[:] = True
     passes = np.where(np.isnan(plain), keyword > 0, plain >= query.similarity_threshold)
     rows = np.flatnonzero(candidates.matching & evidence & passes)
@@ -56,20 +57,21 @@ def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, 
     return [Ranked(int(row), min(float(score[row]), 1.0), part) for row, part in zip(best, parts, strict=True)]
 
 
-def weigh(query: Query, values: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The weight of each signal for each row: those of the request within its fusion, scaled to sum 1.
+def _asked(query: Query) -> dict[str, float]:
+    """The weights of the request within its fusion, scaled to sum 1; similarity alone if none of those weighs."""
+    asked = query.weights or {name: signal.weight for name, signal in SIGNALS.items()}
+    fused = {name: asked.get(name, 0.0) if name in _FUSED[query.fusion] else 0.0 for name in SIGNALS}
+    total = sum(fused.values())
+    return {name: weight / total if total > 0 else float(name == "similarity") for name, weight in fused.items()}
+
+
+def _weigh(asked: Mapping[str, float], values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The weight of each signal for each row.
 
     Similarity and keyword are two witnesses of one thing, relevance: where one cannot be said (no vector; no words in
     the query), its weight goes to the other, so that time and importance never grow by an outage.
     """
-    asked = query.weights or {name: signal.weight for name, signal in SIGNALS.items()}
-    fused = {name: asked.get(name, 0.0) if name in _FUSED[query.fusion] else 0.0 for name in SIGNALS}
-    total = sum(fused.values())
-    if total <= 0:  # the request weighs none of the signals that its fusion uses
-        fused = {name: float(name == "similarity") for name in SIGNALS}
-        total = 1.0
-    rows = len(values["similarity"])
-    weights = {name: np.full(rows, weight / total) for name, weight in fused.items()}
+    weights = {name: np.full(len(values[name]), weight) for name, weight in asked.items()}
     for missing, other in (("similarity", "keyword"), ("keyword", "similarity")):
         unsaid = np.isnan(values[missing])
         weights[other] = np.where(unsaid, weights[other] + weights[missing], weights[other])
