@@ -34,7 +34,7 @@ from app.embed import claim_generation, load_embedder
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
-from app.recall import Recaller, UsageBuffer
+from app.recall import Recaller, SmallTalk, UsageBuffer
 from app.remember import Rememberer, Shelf
 from app.settings import Settings, load_settings
 
@@ -102,6 +102,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
         await embedder.start()
         stack.push_async_callback(embedder.close)
+        small_talk = SmallTalk(embedder)
+        await small_talk.prepare()
+        stack.push_async_callback(small_talk.close)
         usage = UsageBuffer(database, settings.recall)
         await usage.start()
         stack.push_async_callback(usage.close)
@@ -113,7 +116,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             generation=generation,
             rememberer=Rememberer(database, embedder, generation, settings.remember),
             shelf=Shelf(database, embedder, generation, settings.remember),
-            recaller=Recaller(database, embedder, generation, usage, settings.recall),
+            recaller=Recaller(database, embedder, generation, usage, small_talk, settings.recall),
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
             limits=Limits(

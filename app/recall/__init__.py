@@ -1,7 +1,20 @@
 """Recall: how memories are found, measured and judged."""
 
+from app.recall.growth import tend_large_subjects
 from app.recall.query import Filters, Fusion, Hit, Query, RecallConfig, Recalled
 from app.recall.search import Recaller
+from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 
-__all__ = ["Filters", "Fusion", "Hit", "Query", "RecallConfig", "Recalled", "Recaller", "UsageBuffer"]
+__all__ = [
+    "Filters",
+    "Fusion",
+    "Hit",
+    "Query",
+    "RecallConfig",
+    "Recalled",
+    "Recaller",
+    "SmallTalk",
+    "UsageBuffer",
+    "tend_large_subjects",
+]

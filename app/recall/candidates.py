@@ -6,6 +6,7 @@ numpy reads as it is: as arrays or rows they would cost both sides more than the
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
 from app.recall.query import Candidates, Filters, Query
 
 # The subjects in scope; an unknown user has none, which leaves the shared one (whose id is the tenant's) or nothing.
-_SUBJECTS = """
+SUBJECTS = """
     m.subject_id = ANY (
         ARRAY(SELECT subject_id FROM subjects WHERE tenant_id = :tenant_id AND user_id = :user_id)
         || cast(:shared AS uuid[])
@@ -29,16 +30,6 @@ _SUBJECTS = """
 _ALIVE = """
     (m.expires_at IS NULL OR m.expires_at > :now)
     AND (m.valid_from IS NULL OR m.valid_from <= :now) AND (m.valid_to IS NULL OR m.valid_to > :now)
-"""
-# A long text has further windows; its distance is that of its nearest one.
-_DISTANCE = """
-    CASE WHEN m.generation_id = :generation_id THEN
-        CASE WHEN m.window_count = 1 THEN m.embedding <=> :vector
-        ELSE least(m.embedding <=> :vector, (
-            SELECT min(w.embedding <=> :vector) FROM memory_windows w
-            WHERE w.tenant_id = m.tenant_id AND w.subject_id = m.subject_id AND w.memory_id = m.memory_id
-        )) END
-    END
 """
 _FILTERS = {
     "tags_any": "m.tags && cast(:tags_any AS text[])",
@@ -54,38 +45,75 @@ _FILTERS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query as numbers: its terms, its vector (None: no dense arm), its single questions', and small talk's."""
+
+    keywords: KeywordQuery
+    vector: NDArray[np.float32] | None
+    questions: tuple[NDArray[np.float32], ...] = ()
+    small_talk: NDArray[np.float32] | None = None
+
+    @property
+    def vectors(self) -> dict[str, NDArray[np.float32]]:
+        """The vectors that a row is compared with, by parameter name."""
+        if self.vector is None:
+            return {}
+        named = {"vector": self.vector} | {f"question_{n}": vector for n, vector in enumerate(self.questions)}
+        return named if self.small_talk is None else named | {"small_talk": self.small_talk}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides the text of the SELECT: the parts that a query has."""
+
+    codes: int
+    vectors: tuple[str, ...]
+    filters: tuple[str, ...]
+    agent: bool
+    deprecated: bool
+    generation_id: int
+
+
+def shape_of(query: Query, asked: Asked, generation_id: int) -> Shape:
+    filters = tuple(name for name in Filters.__slots__ if getattr(query.filters, name))
+    return Shape(
+        len(asked.keywords.codes),
+        tuple(asked.vectors),
+        filters,
+        query.agent_id is not None,
+        query.include_deprecated,
+        generation_id,
+    )
+
+
+def parameters(query: Query, asked: Asked, *, now: datetime) -> dict[str, Any]:
+    """The values of every parameter that a SELECT over candidates may name."""
+    values = {name: getattr(query.filters, name) for name in Filters.__slots__}
+    return {
+        **scope(query, now),
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()},
+        **{f"code_{n}": sparsevec(code.ids, code.powers) for n, code in enumerate(asked.keywords.codes)},
+        **{name: halfvec(vector) for name, vector in asked.vectors.items()},
+    }
+
+
 async def find(
-    transaction: Transaction,
-    query: Query,
-    keywords: KeywordQuery,
-    vector: NDArray[np.float32] | None,
-    *,
-    generation_id: int,
-    now: datetime,
+    transaction: Transaction, query: Query, asked: Asked, *, generation_id: int, now: datetime
 ) -> Candidates:
     """Measure every memory in scope; without a vector all cosines are NaN."""
-    filters = {name: getattr(query.filters, name) for name in Filters.__slots__}
-    used = tuple(name for name, value in filters.items() if value)
-    statement = _select(len(keywords.codes), used, vector is not None, query.agent_id is not None,
-                        query.include_deprecated)  # fmt: skip
-    packed = await transaction.fetch_value(
-        statement,
-        **_scope(query, now),
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in filters.items()},
-        **{f"code_{n}": sparsevec(code.ids, code.powers) for n, code in enumerate(keywords.codes)},
-        vector=None if vector is None else halfvec(vector),
-        generation_id=generation_id,
-    )
-    return _columns(packed, keywords)
+    shape = shape_of(query, asked, generation_id)
+    packed = await transaction.fetch_value(_select(shape), **parameters(query, asked, now=now))
+    return columns(packed, asked)
 
 
 async def fetch(transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime) -> dict[UUID, Any]:
     """The full rows of the best candidates that are still in scope, by id."""
     statement = _HYDRATE[query.include_deprecated]
-    return {row["id"]: row for row in await transaction.fetch(statement, **_scope(query, now), ids=ids)}
+    return {row["id"]: row for row in await transaction.fetch(statement, **scope(query, now), ids=ids)}
 
 
-def _scope(query: Query, now: datetime) -> dict[str, Any]:
+def scope(query: Query, now: datetime) -> dict[str, Any]:
     shared = query.include_shared or query.user_id is None
     return {
         "tenant_id": query.tenant_id,
@@ -97,33 +125,66 @@ def _scope(query: Query, now: datetime) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _select(codes: int, filters: tuple[str, ...], dense: bool, agent: bool, deprecated: bool) -> Statement:
-    matching = " AND ".join(_FILTERS[name] for name in filters) or "true"
-    packed = [
-        "uuid_send(m.memory_id)",
-        "timestamptz_send(m.created_at)",
-        "timestamptz_send(coalesce(m.event_at, m.created_at))",
-        f"float4send(coalesce(({_DISTANCE if dense else 'NULL'})::float4, 'NaN'))",
-        "float4send(m.importance)",
-        "int4send(m.word_count)",
-        "int4send(coalesce(hashtext(m.session_id), 0))",
-        f"boolsend(({matching}) IS TRUE)",
-        *(f"float4send((-(m.keywords <#> :code_{n}))::float4)" for n in range(codes)),
-    ]
+def _select(shape: Shape) -> Statement:
     return sql(f"""
-        SELECT string_agg({" || ".join(packed)}, '')
-        FROM memories m
-        WHERE m.tenant_id = :tenant_id AND {_SUBJECTS} AND {_status(deprecated)} AND {_ALIVE}
-          {"AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if agent else ""}
+        SELECT string_agg({record(shape)}, '') FROM memories m
+        WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND {alive(shape)}
     """)
 
 
+def alive(shape: Shape) -> str:
+    """The conditions that every candidate meets, whichever way it is found."""
+    agent = "AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if shape.agent else ""
+    return f"{_status(shape.deprecated)} AND {_ALIVE} {agent}"
+
+
+def matching(shape: Shape) -> str:
+    """The request's filters as one condition."""
+    return " AND ".join(_FILTERS[name] for name in shape.filters) or "true"
+
+
+def record(shape: Shape) -> str:
+    """One memory in binary, as _layout reads it."""
+    return " || ".join(
+        (
+            "uuid_send(m.memory_id)",
+            "timestamptz_send(m.created_at)",
+            "timestamptz_send(coalesce(m.event_at, m.created_at))",
+            "float4send(m.importance)",
+            "int4send(m.word_count)",
+            "int4send(coalesce(hashtext(m.session_id), 0))",
+            f"boolsend(({matching(shape)}) IS TRUE)",
+            *(f"float4send({_distance(name, shape.generation_id)})" for name in shape.vectors),
+            *(f"float4send((-(m.keywords <#> :code_{n}))::float4)" for n in range(shape.codes)),
+        )
+    )
+
+
+def _distance(name: str, generation_id: int) -> str:
+    """Distance to one of the query's vectors; NaN without a vector of this generation."""
+    if name == "small_talk":
+        measured = f"(m.embedding <#> :{name})"
+    elif name == "vector":  # a long text has further windows; its distance is that of its nearest one
+        measured = """
+            CASE WHEN m.window_count = 1 THEN m.embedding <=> :vector ELSE least(m.embedding <=> :vector, (
+                SELECT min(w.embedding <=> :vector) FROM memory_windows w
+                WHERE w.tenant_id = m.tenant_id AND w.subject_id = m.subject_id AND w.memory_id = m.memory_id
+            )) END
+        """
+    else:
+        measured = f"(m.embedding <=> :{name})"
+    return f"(CASE WHEN m.generation_id = {generation_id} THEN {measured} ELSE 'NaN' END)::float4"
+
+
 @lru_cache(maxsize=64)
-def _layout(codes: int) -> np.dtype[np.void]:
-    """One memory as _select packs it: big-endian, times in microseconds since 2000."""
+def _layout(codes: int, vectors: tuple[str, ...]) -> np.dtype[np.void]:
+    """Big-endian, times in microseconds since 2000."""
     return np.dtype(
-        [("id", ">u8", 2), ("created_at", ">i8"), ("happened_at", ">i8"), ("distance", ">f4"), ("importance", ">f4"),
-         ("word_count", ">i4"), ("session", ">i4"), ("matching", "?"), ("products", ">f4", (codes,))]
+        [
+            ("id", ">u8", 2), ("created_at", ">i8"), ("happened_at", ">i8"), ("importance", ">f4"),
+            ("word_count", ">i4"), ("session", ">i4"), ("matching", "?"), ("distances", ">f4", (len(vectors),)),
+            ("products", ">f4", (codes,)),
+        ]
     )  # fmt: skip
 
 
@@ -134,21 +195,24 @@ def _status(deprecated: bool) -> str:
 _HYDRATE = {
     deprecated: sql(f"""
         SELECT {MEMORY_COLUMNS}, m.subject_id FROM {MEMORY_SOURCE}
-        WHERE m.tenant_id = :tenant_id AND {_SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
+        WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
           AND {_status(deprecated)} AND {_ALIVE}
     """)
     for deprecated in (False, True)
 }
 
 
-def _columns(packed: bytes | None, keywords: KeywordQuery) -> Candidates:
+def columns(packed: bytes | None, asked: Asked) -> Candidates:
     """The packed memories as columns, in order of time."""
-    rows = np.frombuffer(packed or b"", _layout(len(keywords.codes)))
+    vectors = tuple(asked.vectors)
+    rows = np.frombuffer(packed or b"", _layout(len(asked.keywords.codes), vectors))
     rows = rows[np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))]
-    words, grams = keywords.decode(rows["products"])
+    words, grams = asked.keywords.decode(rows["products"])
+    distances = rows["distances"].astype(np.float64)
+    questions = [number for number, name in enumerate(vectors) if name.startswith("question")]
     return Candidates(
         ids=_Ids(rows["id"]),
-        cosine=1 - rows["distance"].astype(np.float64),
+        cosine=1 - distances[:, 0] if vectors else np.full(len(rows), np.nan),
         words=words,
         grams=grams,
         word_count=rows["word_count"].astype(np.float64),
@@ -157,6 +221,8 @@ def _columns(packed: bytes | None, keywords: KeywordQuery) -> Candidates:
         importance=rows["importance"].astype(np.float64),
         session=rows["session"].astype(np.int64),
         matching=rows["matching"],
+        commonness=-distances[:, -1] if "small_talk" in vectors else None,
+        question_cosine=1 - distances[:, questions] if questions else None,
     )
 
 

@@ -19,6 +19,9 @@ class RecallConfig(BaseModel, extra="forbid"):
     embedding_deadline_seconds: float = Field(
         1.0, gt=0, description="Longest wait for the query's vector; then keywords answer, marked degraded."
     )
+    exact_scan_rows: int = Field(
+        15_000, ge=100, description="Active memories above which a subject moves to the vector index and postings."
+    )
     usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")
     usage_buffer_size: int = Field(
         50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted."

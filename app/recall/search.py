@@ -5,22 +5,23 @@ and counted.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app import telemetry
-from app.database import Database
+from app.database import Database, Transaction
 from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
-from app.language import keyword_query
+from app.language import keyword_query, questions
 from app.memory import as_json
-from app.recall.candidates import fetch, find
-from app.recall.query import Hit, Query, RecallConfig, Recalled
+from app.recall.candidates import Asked, fetch, find
+from app.recall.large import LargeSubjects, find_in_large
+from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import rank
-from app.recall.signals import Circumstances
+from app.recall.signals import Circumstances, Statistics
+from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 
 
@@ -32,7 +33,9 @@ class Recaller:
     embedder: Embedder
     generation: Generation
     usage: UsageBuffer
+    small_talk: SmallTalk
     config: RecallConfig
+    large: LargeSubjects = field(default_factory=LargeSubjects)
 
     async def recall(self, query: Query, *, now: datetime, explain: bool = False) -> Recalled:
         """Hits, best first, at most query.top_k; fewer rather than padding.
@@ -42,23 +45,21 @@ class Recaller:
         PoolExhausted, DeadlineExceeded.
         """
         degraded: list[str] = []
-        with telemetry.search_stage("query"):
-            keywords = keyword_query(query.text)
-        vector = await self._vector(query, degraded)
+        asked = await self._ask(query, degraded)
         async with self.database.read(query.tenant_id) as transaction:
             with telemetry.search_stage("database"):
-                candidates = await find(
-                    transaction, query, keywords, vector, generation_id=self.generation.generation_id, now=now
-                )
+                candidates, statistics = await self._find(transaction, query, asked, now)
             with telemetry.search_stage("ranking"):
-                if vector is not None and np.isnan(candidates.cosine).any():
+                if asked.vector is not None and np.isnan(candidates.cosine).any():
                     degraded.append("embedding_pending")
-                window = self.generation.spec.query_window
-                ranked = rank(candidates, query, Circumstances(window=window, now=now.timestamp()))
+                circumstances = Circumstances(
+                    window=self.generation.spec.query_window, now=now.timestamp(), statistics=statistics
+                )
+                ranked = rank(candidates, query, circumstances, explain=explain)
             with telemetry.search_stage("hydrate"):
                 rows = await fetch(transaction, query, [candidates.ids[one.row] for one in ranked], now=now)
         hits = [
-            Hit(as_json(rows[candidates.ids[one.row]]), one.score, one.signals if explain else None)
+            Hit(as_json(rows[candidates.ids[one.row]]), one.score, one.signals)
             for one in ranked
             if candidates.ids[one.row] in rows  # overruled or expired between the two statements
         ]
@@ -68,14 +69,29 @@ class Recaller:
             telemetry.SEARCH_DEGRADED.labels(reason).inc()
         return Recalled(hits, tuple(degraded))
 
-    async def _vector(self, query: Query, degraded: list[str]) -> NDArray[np.float32] | None:
-        """The query's vector; None if no signal needs it or the embedder does not give it in time."""
-        if query.fusion == "weighted" and query.weights.get("similarity") == 0 and query.similarity_threshold == 0:
-            return None
+    async def _find(
+        self, transaction: Transaction, query: Query, asked: Asked, now: datetime
+    ) -> tuple[Candidates, Statistics | None]:
+        large = await self.large.among(transaction, query)
+        if large:
+            return await find_in_large(transaction, query, asked, large, generation=self.generation, now=now)
+        generation_id = self.generation.generation_id
+        return await find(transaction, query, asked, generation_id=generation_id, now=now), None
+
+    async def _ask(self, query: Query, degraded: list[str]) -> Asked:
+        """The query as numbers; without a vector if no signal needs one or the embedder does not give it in time."""
+        with telemetry.search_stage("query"):
+            keywords = keyword_query(query.text)
+        unweighted = query.fusion == "weighted" and query.weights.get("similarity") == 0
+        if unweighted and query.similarity_threshold == 0:
+            return Asked(keywords, None)
         with telemetry.search_stage("embed"):
             try:
                 async with asyncio.timeout(self.config.embedding_deadline_seconds):
-                    return await self.embedder.embed_query(query.text)
+                    whole, *parts = await asyncio.gather(
+                        *(self.embedder.embed_query(text) for text in (query.text, *questions(query.text)))
+                    )
             except (EmbeddingUnavailable, TimeoutError):
                 degraded.append("embedding_unavailable")
-                return None
+                return Asked(keywords, None)
+        return Asked(keywords, whole, tuple(parts), self.small_talk.mean)
