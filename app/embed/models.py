@@ -40,8 +40,8 @@ class KnownModel:
     pair_window: Window
 
 
-_E5_SMALL: Final = KnownModel(384, 512, "query: ", "passage: ", (0.75, 0.95), (0.80, 0.98))
-_MINILM: Final = KnownModel(384, 256, "", "", (0.05, 0.75), (0.15, 0.95))
+_E5_SMALL: Final = KnownModel(384, 512, "query: ", "passage: ", (0.75, 0.95), (0.85, 1.00))
+_MINILM: Final = KnownModel(384, 256, "", "", (0.05, 0.75), (0.10, 1.00))
 _BGE_ZH: Final = "为这个句子生成表示以用于检索相关文章："
 _BGE_EN: Final = "Represent this sentence for searching relevant passages: "
 
@@ -49,19 +49,19 @@ _BGE_EN: Final = "Represent this sentence for searching relevant passages: "
 MODELS: Final[dict[str, KnownModel]] = {
     "bundled": _E5_SMALL,
     "intfloat/multilingual-e5-small": _E5_SMALL,
-    "intfloat/multilingual-e5-base": KnownModel(768, 512, "query: ", "passage: ", (0.75, 0.95), (0.80, 0.98)),
+    "intfloat/multilingual-e5-base": KnownModel(768, 512, "query: ", "passage: ", (0.75, 0.95), (0.85, 1.00)),
     "sentence-transformers/all-MiniLM-L6-v2": _MINILM,
-    "BAAI/bge-small-zh-v1.5": KnownModel(512, 512, _BGE_ZH, "", (0.25, 0.85), (0.40, 0.97)),
-    "BAAI/bge-base-zh-v1.5": KnownModel(768, 512, _BGE_ZH, "", (0.25, 0.85), (0.40, 0.97)),
-    "BAAI/bge-small-en-v1.5": KnownModel(384, 512, _BGE_EN, "", (0.45, 0.85), (0.50, 0.97)),
-    "BAAI/bge-m3": KnownModel(1024, 8192, "", "", (0.35, 0.80), (0.40, 0.97)),
-    "text-embedding-3-small": KnownModel(1536, 8191, "", "", (0.10, 0.70), (0.20, 0.95)),
-    "text-embedding-3-large": KnownModel(3072, 8191, "", "", (0.10, 0.70), (0.20, 0.95)),
-    "hashing": KnownModel(384, 1 << 20, "", "", (0.00, 0.70), (0.00, 0.95)),
+    "BAAI/bge-small-zh-v1.5": KnownModel(512, 512, _BGE_ZH, "", (0.25, 0.85), (0.40, 1.00)),
+    "BAAI/bge-base-zh-v1.5": KnownModel(768, 512, _BGE_ZH, "", (0.25, 0.85), (0.40, 1.00)),
+    "BAAI/bge-small-en-v1.5": KnownModel(384, 512, _BGE_EN, "", (0.45, 0.85), (0.50, 1.00)),
+    "BAAI/bge-m3": KnownModel(1024, 8192, "", "", (0.35, 0.80), (0.40, 1.00)),
+    "text-embedding-3-small": KnownModel(1536, 8191, "", "", (0.10, 0.70), (0.20, 1.00)),
+    "text-embedding-3-large": KnownModel(3072, 8191, "", "", (0.10, 0.70), (0.20, 1.00)),
+    "hashing": KnownModel(384, 1 << 20, "", "", (0.00, 0.60), (0.00, 1.00)),
 }
 
 UNKNOWN_QUERY_WINDOW: Final[Window] = (0.2, 0.85)
-UNKNOWN_PAIR_WINDOW: Final[Window] = (0.3, 0.95)
+UNKNOWN_PAIR_WINDOW: Final[Window] = (0.3, 1.0)
 
 
 def known(model: str) -> KnownModel | None:

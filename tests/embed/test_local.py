@@ -66,25 +66,28 @@ async def test_vectors_have_unit_length(embedder: Embedder) -> None:
     np.testing.assert_allclose(np.linalg.norm(stored, axis=1), 1.0, atol=1e-3)
 
 
+def joined(windows: list[list[int]], lead: int) -> list[int] | None:
+    """The windows put together again, each without its `lead` tokens of prompt; None when they do not overlap."""
+    tokens = windows[0]
+    for window in windows[1:]:
+        body = window[lead:]
+        if window[:lead] != windows[0][:lead] or body[:OVERLAP_TOKENS] != tokens[-OVERLAP_TOKENS:]:
+            return None
+        tokens = tokens + body[OVERLAP_TOKENS:]
+    return tokens
+
+
 def test_windows_fit_the_model_overlap_and_lose_no_token(embedder: Embedder) -> None:
     model = model_of(embedder)
 
     @given(st.text("芒果过敏，不能吃。abc 123\n", min_size=1, max_size=60), st.integers(1, 60))
     def check(text: str, repeats: int) -> None:
-        text = text * repeats
-        windows = [list(window) for window in model.split(text, "document")]
-        whole = model._ids("passage: " + text, special=False)
+        windows = [list(window) for window in model.split(text * repeats, "document")]
         assert all(len(window) <= 512 for window in windows)
         inner = [window[1:-1] for window in windows]
-        if len(windows) == 1:
-            assert inner[0] == whole
-            return
-        lead = next(at for at in range(10) if whole[:at] != inner[1][:at]) - 1
-        joined = inner[0]
-        for window in inner[1:]:
-            assert window[lead : lead + OVERLAP_TOKENS] == joined[-OVERLAP_TOKENS:]
-            joined = joined + window[lead + OVERLAP_TOKENS :]
-        assert joined == whole
+        whole = model._ids("passage: " + text * repeats, special=False)
+        # The prompt is "▁passage", ":" and sometimes a "▁" of its own.
+        assert whole in (joined(inner, lead=2), joined(inner, lead=3))
 
     check()
 
