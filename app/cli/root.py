@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from app.cli import config, db, keys, model, serve, tenants, up
-from app.cli.eval import evaluate
 from app.errors import MnemeError, StartupRefused
 
 EXIT_FAILURE = 1
@@ -18,12 +17,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables, and those hold secrets and texts
     rich_markup_mode=None,
+    add_completion=False,
 )
 app.command()(up.up)
 app.command()(serve.serve)
 app.command()(serve.worker)
 app.command()(serve.openapi)
-app.command("eval")(evaluate)
 app.add_typer(config.app, name="config", help="Show and check the settings.")
 app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")

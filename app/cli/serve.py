@@ -44,7 +44,7 @@ def end_with_supervisor() -> None:
     """Stop gently when standard input closes: the supervisor holds its other end, and may be killed."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        os.read(sys.stdin.fileno(), 1)  # not the buffered stream: its lock would trouble the interpreter at its end
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
