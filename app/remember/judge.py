@@ -18,6 +18,7 @@ from app.remember.memory import Draft, RememberConfig
 from app.remember.twins import say_the_same
 
 NEIGHBOURS = 3  # nearest active memories that may be near-duplicates
+DRAFTS_PER_STATEMENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +107,34 @@ def _near_in_batch(draft: Draft, earlier: Sequence[Draft], least_cosine: float) 
 async def _neighbours(
     transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation, least_cosine: float
 ) -> list[tuple[UUID | None, bool, list[Neighbour]]]:
-    rows = await transaction.fetch(
-        _neighbours_statement(generation.generation_id, generation.spec.dimension),
-        tenant_id=tenant_id,
-        numbers=list(range(len(drafts))),
-        users=[draft.new.user_id for draft in drafts],
-        agents=[draft.new.agent_id for draft in drafts],
-        hashes=[draft.content_hash for draft in drafts],
-        keys=[draft.new.key for draft in drafts],
-        # A long text is told apart by its hash only: equal first windows do not make equal texts.
-        embeddings=[
-            halfvec(draft.windows[0]) if draft.windows is not None and len(draft.windows) == 1 else None
-            for draft in drafts
-        ],
-        most_distance=1 - least_cosine,
-        neighbours=NEIGHBOURS,
-    )
-    found: list[tuple[UUID | None, bool, list[Neighbour]]] = [(None, False, []) for _ in drafts]
-    for row in rows:
-        near = found[row["number"]][2]
-        found[row["number"]] = row["subject_id"], row["ann"], near
-        if row["memory_id"] is not None:
-            cosine = 0.0 if row["distance"] is None else 1 - row["distance"]
-            near.append(Neighbour(row["memory_id"], row["content"], row["key"], row["same_text"], cosine))
+    """Subject, whether it is large, and neighbours of each draft."""
+    found: list[tuple[UUID | None, bool, list[Neighbour]]] = []
+    # In slices: a statement compares each of its drafts with every memory of its subject, and has a time limit.
+    for start in range(0, len(drafts), DRAFTS_PER_STATEMENT):
+        drafts_here = drafts[start : start + DRAFTS_PER_STATEMENT]
+        found += [(None, False, []) for _ in drafts_here]
+        rows = await transaction.fetch(
+            _neighbours_statement(generation.generation_id, generation.spec.dimension),
+            tenant_id=tenant_id,
+            numbers=list(range(start, start + len(drafts_here))),
+            users=[draft.new.user_id for draft in drafts_here],
+            agents=[draft.new.agent_id for draft in drafts_here],
+            hashes=[draft.content_hash for draft in drafts_here],
+            keys=[draft.new.key for draft in drafts_here],
+            # A long text is told apart by its hash only: equal first windows do not make equal texts.
+            embeddings=[
+                halfvec(draft.windows[0]) if draft.windows is not None and len(draft.windows) == 1 else None
+                for draft in drafts_here
+            ],
+            most_distance=1 - least_cosine,
+            neighbours=NEIGHBOURS,
+        )
+        for row in rows:
+            near = found[row["number"]][2]
+            found[row["number"]] = row["subject_id"], row["ann"], near
+            if row["memory_id"] is not None:
+                cosine = 0.0 if row["distance"] is None else 1 - row["distance"]
+                near.append(Neighbour(row["memory_id"], row["content"], row["key"], row["same_text"], cosine))
     return found
 
 
