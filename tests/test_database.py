@@ -199,5 +199,5 @@ def test_vectors_are_spoken_in_pgvectors_own_format(values: list[float]) -> None
 @given(st.dictionaries(st.integers(0, 999_999_999), st.integers(1, 3), max_size=40))
 def test_sparse_vectors_are_spoken_in_pgvectors_own_format(weights: dict[int, int]) -> None:
     ids = sorted(weights)
-    theirs = SparseVector(weights, 1_000_000_000).to_binary()
+    theirs = SparseVector(dict[int, float](weights), 1_000_000_000).to_binary()
     assert sparsevec(ids, [weights[i] for i in ids]) == theirs

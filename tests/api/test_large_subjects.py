@@ -98,6 +98,7 @@ async def test_read_your_writes_holds_in_a_large_subject(
     await fill(agent, facts(400))
     await grow(database)
     forget_what_is_large(service)
+    written: dict[str, Any] = {}
     for n in range(5):
         content = f"The secret ingredient number {n} is saffron-{n}"
         written = (await agent.post("/v1/memories", json={"user_id": "amy", "content": content})).json()
