@@ -4,12 +4,13 @@ SQL finds what stands near (same text, same key, nearest vectors), pure rules de
 count as stored. Invariant: runs inside the writing transaction, under the subject's lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 from uuid_utils.compat import uuid7
 
 from app.database import Statement, Transaction, halfvec, sql
@@ -48,21 +49,22 @@ async def judge(
     least_cosine = low + config.duplicate_similarity * (high - low)
     neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least_cosine)
     subject_of: dict[str | None, UUID] = {}
-    accepted: dict[tuple[str | None, str | None], list[Draft]] = {}
-    for draft, (subject_id, large, found) in zip(drafts, neighbours, strict=True):
+    overruled: set[UUID] = set()
+    for draft, near_in_batch, (subject_id, large, found) in zip(
+        drafts, _near_in_batch(drafts, least_cosine), neighbours, strict=True
+    ):
         draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
         draft.large = large
-        earlier = accepted.setdefault(draft.scope, [])
-        gone = {memory_id for other in earlier for memory_id in other.retired}
-        near = [n for n in found if n.memory_id not in gone and n.memory_id != besides] + _near_in_batch(
-            draft, earlier, least_cosine
-        )
+        near = [other for other in found if other.memory_id not in overruled and other.memory_id != besides]
+        for earlier, cosine in near_in_batch:
+            if earlier.status == "active" and earlier.outcome != "duplicate":
+                same_text = earlier.content_hash == draft.content_hash
+                near.append(Neighbour(earlier.memory_id, earlier.new.content, earlier.new.key, same_text, cosine))
         decide(draft, near)
-        for other in earlier:
-            if other.memory_id in draft.retired:  # overruled within its own batch: born deprecated
-                other.status = "deprecated"
-        if draft.status == "active" and draft.outcome != "duplicate":
-            earlier.append(draft)
+        overruled.update(draft.retired)
+        for earlier, _ in near_in_batch:
+            if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated
+                earlier.status = "deprecated"
 
 
 def decide(draft: Draft, near: Sequence[Neighbour]) -> None:
@@ -87,21 +89,33 @@ def decide(draft: Draft, near: Sequence[Neighbour]) -> None:
         draft.links += [(memory_id, "supersedes") for memory_id in draft.retired]
 
 
-def _near_in_batch(draft: Draft, earlier: Sequence[Draft], least_cosine: float) -> list[Neighbour]:
-    live = [other for other in earlier if other.status == "active"]
-    cosines = np.zeros(len(live))
-    if draft.windows is not None:
-        for n, other in enumerate(live):
-            if other.windows is not None and len(other.windows) == len(draft.windows) == 1:
-                cosines[n] = float(other.windows[0] @ draft.windows[0])
-    near = []
-    for other, cosine in zip(live, cosines, strict=True):
-        same_text = other.content_hash == draft.content_hash
-        same_key = draft.new.key is not None and other.new.key == draft.new.key
-        if same_text or same_key or cosine >= least_cosine:
-            close = float(cosine) if cosine >= least_cosine else 0.0
-            near.append(Neighbour(other.memory_id, other.new.content, other.new.key, same_text, close))
-    return near
+def _near_in_batch(drafts: Sequence[Draft], least_cosine: float) -> list[list[tuple[Draft, float]]]:
+    """For each draft the earlier ones of its scope with the same text, the same key or close as a vector (else 0)."""
+    if len(drafts) == 1:
+        return [[]]
+    vectors = np.zeros((len(drafts), max(0 if d.windows is None else d.windows.shape[1] for d in drafts)), np.float32)
+    for number, draft in enumerate(drafts):
+        if draft.windows is not None and len(draft.windows) == 1:
+            vectors[number] = draft.windows[0]
+    cosine = vectors @ vectors.T
+    cosine[cosine < least_cosine] = 0
+    near = (cosine > 0) | _equal([draft.content_hash for draft in drafts])
+    near |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
+    near &= _equal([draft.scope for draft in drafts])
+    return [
+        [
+            (drafts[earlier], float(cosine[number, earlier]))
+            for earlier in np.flatnonzero(near[number, :number]).tolist()
+        ]
+        for number in range(len(drafts))
+    ]
+
+
+def _equal(values: Sequence[Hashable]) -> NDArray[np.bool_]:
+    """(n, n): which of the values are equal."""
+    numbers: dict[Hashable, int] = {}
+    numbered = np.array([numbers.setdefault(value, len(numbers)) for value in values])
+    return np.asarray(numbered[:, None] == numbered)
 
 
 async def _neighbours(
@@ -141,18 +155,24 @@ async def _neighbours(
 @lru_cache(maxsize=16)
 def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
     # Generation and dimension are literals, so that the planner can prove that the partial vector index applies.
+    # Materialised, so that the subject is a column and not an expression over a join, which no index can find.
     return sql(f"""
-    SELECT i.number, i.subject_id, i.ann, near.memory_id, near.content, near.key, near.same_text, near.distance
-    FROM (
+    WITH item AS MATERIALIZED (
         SELECT i.*, coalesce(s.subject_id, CASE WHEN i.user_id IS NULL THEN :tenant_id END) AS subject_id,
                coalesce(s.ann, false) AS ann
         FROM unnest(
             cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
             cast(:keys AS text[]), cast(:embeddings AS halfvec[])
         ) AS i (number, user_id, agent_id, content_hash, key, embedding)
-        LEFT JOIN subjects s ON s.tenant_id = :tenant_id
-             AND (s.user_id = i.user_id OR (i.user_id IS NULL AND s.subject_id = :tenant_id))
-    ) AS i
+        LEFT JOIN LATERAL (
+            SELECT subject_id, ann FROM subjects WHERE tenant_id = :tenant_id AND user_id = i.user_id
+            UNION ALL
+            SELECT subject_id, ann FROM subjects
+            WHERE tenant_id = :tenant_id AND subject_id = :tenant_id AND i.user_id IS NULL
+        ) AS s ON true
+    )
+    SELECT i.number, i.subject_id, i.ann, near.memory_id, near.content, near.key, near.same_text, near.distance
+    FROM item i
     LEFT JOIN LATERAL (
         SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
                cast(NULL AS float8) AS distance
