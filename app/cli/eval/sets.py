@@ -72,8 +72,10 @@ def find_sets(folder: Path, names: Sequence[str] = ()) -> list[Path]:
 
 def read_set(folder: Path, most_queries: int | None = None) -> RetrievalSet:
     """Read a set; of more than `most_queries` queries every n-th is kept, so that all users are asked."""
-    rows = [orjson.loads(line) for line in (folder / CORPUS).open("rb")]
-    asked = [orjson.loads(line) for line in (folder / QUERIES).open("rb")]
+    rows, asked = (
+        [orjson.loads(line) for line in (folder / name).read_bytes().split(b"\n") if line.strip()]
+        for name in (CORPUS, QUERIES)
+    )
     step = max(1, -(-len(asked) // most_queries)) if most_queries else 1
     questions = [Question(q["user_id"], q["query"], frozenset(q["gold"])) for q in asked[::step]]
     return RetrievalSet(folder.name, {row["id"]: _memory(row) for row in rows}, questions)
