@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from app.cli import config, db, keys, model, serve, tenants, up
+from app.cli.bench import bench
+from app.cli.eval import evaluate
 from app.errors import MnemeError, StartupRefused
 
 EXIT_FAILURE = 1
@@ -23,6 +25,8 @@ app.command()(up.up)
 app.command()(serve.serve)
 app.command()(serve.worker)
 app.command()(serve.openapi)
+app.command("eval")(evaluate)
+app.command()(bench)
 app.add_typer(config.app, name="config", help="Show and check the settings.")
 app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")

@@ -80,8 +80,9 @@ class Child:
 def up() -> None:
     """Start database, API and worker on this machine and keep them running; Ctrl-C stops them."""
     settings = load_settings()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     try:
         with (

@@ -1,4 +1,4 @@
-"""What the pages say is true: whatever setting, target, command, file, kind or job they name exists, and all are named."""
+"""What the pages say is true: every setting, target, command, file, kind and job that they name exists."""
 
 import re
 from pathlib import Path
