@@ -40,6 +40,8 @@ class NamedDays:
 def named_days(text: str, today: date) -> tuple[NamedDays, ...]:
     """The days a text names, relative ones counted from `today`; empty if it names none."""
     text = fold(text).replace("去年", f"{today.year - 1}年").replace("今年", f"{today.year}年")
+    if not _HINT.search(text):
+        return ()
     found = []
     for pattern, read in _RULES:
         if matches := pattern.findall(text):
@@ -112,6 +114,13 @@ def _last_weekday(today: date, weekday: str) -> NamedDays:
     back = (today.weekday() - _DAYS.index(weekday[:3])) % 7 or 7
     return _span(today, -back)
 
+
+# Most queries name no day: one look instead of twenty.
+_HINT = re.compile(
+    r"\d{4}|[月天日周晚早]|星期|礼拜|\b(?:"
+    + "|".join(_MONTHS)
+    + r"|last|this|days? ago|yester|day before|to(?:day|night))"
+)
 
 # In order: a rule takes its text away from those after it.
 _RULES: list[tuple[re.Pattern[str], Read]] = [

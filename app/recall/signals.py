@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.language import keyword_query, named_days, questions
+from app.language import KeywordQuery, keyword_query, named_days, questions
 from app.recall.query import Candidates, Query
 
 Floats = NDArray[np.float64]
@@ -109,10 +109,7 @@ def keyword(candidates: Candidates, query: Query, circumstances: Circumstances) 
     if share is None:
         value = np.full(len(candidates), np.nan)
     else:
-        whole = keyword_query(query.text)
-        parts = [keyword_query(question) for question in questions(query.text)]
-        picked = [(_columns(whole.words, part.words), _columns(whole.grams, part.grams)) for part in parts]
-        value = _best_question(share(None), [share(columns) for columns in picked])
+        value = _best_question(share(None), [share(columns) for columns in _columns_of_questions(query.text)])
     days = named_days(query.text, datetime.fromtimestamp(circumstances.now, UTC).date())
     if days and len(candidates):
         named = np.logical_or.reduce([day.include(candidates.happened_at) for day in days])
@@ -120,9 +117,22 @@ def keyword(candidates: Candidates, query: Query, circumstances: Circumstances) 
     return value
 
 
-def _columns(whole: Sequence[str], part: Sequence[str]) -> NDArray[np.intp]:
-    place = {term: column for column, term in enumerate(whole)}
-    return np.array([place[term] for term in part if term in place], dtype=np.intp)
+def _columns_of_questions(text: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """For each of several questions in a text, its columns among those of the text's words and grams."""
+    asked = questions(text)
+    if not asked:
+        return []
+    whole = keyword_query(text)
+    places = [{term: place for place, term in enumerate(terms)} for terms in (whole.words, whole.grams)]
+
+    def columns(question: KeywordQuery) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        words, grams = (
+            np.array([place[term] for term in terms if term in place], dtype=np.intp)
+            for terms, place in zip((question.words, question.grams), places, strict=True)
+        )
+        return words, grams
+
+    return [columns(keyword_query(question)) for question in asked]
 
 
 Share = Callable[[tuple[NDArray[np.intp], NDArray[np.intp]] | None], Floats]
