@@ -1,9 +1,10 @@
-"""The memory as the world sees it: its shape, the columns that fill it and the dictionary that becomes JSON.
+"""The memory as the world sees it: its shape, the columns that fill it, its JSON, and how a line in a prompt begins.
 
 Invariant: every answer of the API shows a memory in exactly this shape; app/memory_schema.json is generated from it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -61,6 +62,10 @@ MEMORY_SOURCE = """
     JOIN subjects s ON s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id
     JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
 """
+MEMORY_ALIVE = """
+    (m.expires_at IS NULL OR m.expires_at > :now)
+    AND (m.valid_from IS NULL OR m.valid_from <= :now) AND (m.valid_to IS NULL OR m.valid_to > :now)
+"""
 _FIELDS = tuple(name for name in Memory.model_fields if name != "vector")
 
 
@@ -72,6 +77,18 @@ def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
 def json_schema() -> str:
     """The JSON Schema of a memory, as it stands in app/memory_schema.json (`python -m app.memory` writes it)."""
     return json.dumps(Memory.model_json_schema(mode="serialization"), ensure_ascii=False, indent=2) + "\n"
+
+
+# What recall writes into a prompt and remember recognises there: a `<memory>` block of lines that begin with a label.
+SERVED_TAG = "memory"
+SERVED_LABEL = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d[+-]\d\d:\d\d(?::\d\d)? \| [^|\[\]\n]{1,40} \| [0-9a-f]{8}(?:[0-9a-f]{24})?\]"
+)
+
+
+def served_label(at: datetime, kind: str, citation: str) -> str:
+    """The label of a line in a prompt: an absolute time with its offset, the kind in words, 8 or 32 hex digits."""
+    return f"[{at.isoformat(sep=' ', timespec='minutes')} | {kind} | {citation}]"
 
 
 SCHEMA_FILE = Path(__file__).with_name("memory_schema.json")

@@ -11,12 +11,13 @@ from pydantic import BaseModel
 from app import telemetry
 from app.api.deps import Mneme, Reader, Writer, walled_router
 from app.api.problems import problems
-from app.api.reply import as_bytes, reply
+from app.api.reply import REMOVED_HEADER, as_bytes, reply
 from app.api.schemas import TutorialAdd, TutorialRetrieve
 from app.api.search import note
 from app.clock import now
+from app.errors import Invalid
 from app.recall import Query
-from app.remember import DEFAULT_KIND, Answer, NewMemory, Written
+from app.remember import DEFAULT_KIND, NOTHING_SAID, Answer, NewMemory, Written
 
 router = walled_router(prefix="/memory", tags=["tutorial"])
 
@@ -50,12 +51,18 @@ async def tutorial_add(services: Mneme, caller: Writer, body: TutorialAdd) -> Re
         importance=body.importance, tags=tuple(body.tags), source=body.source,
     )  # fmt: skip
 
+    headers: dict[str, str] = {}
+
     def answer(written: list[Written]) -> Answer:
+        if written[0].memory is None:
+            raise Invalid(errors=[NOTHING_SAID])  # the answer must be an id, and there is none
+        if written[0].reason is not None:
+            headers[REMOVED_HEADER] = written[0].reason
         return Answer(200, as_bytes(written[0].memory["id"]))
 
     result = await services.rememberer.remember(caller, [new], answer, now=now())
     telemetry.annotate(memory_id=orjson.loads(result.body))
-    return Response(result.body, result.status, media_type="application/json")
+    return Response(result.body, result.status, headers, "application/json")
 
 
 @router.post(

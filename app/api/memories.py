@@ -11,18 +11,18 @@ from uuid import UUID
 import orjson
 from fastapi import Header, Path, Request, Response
 from fastapi import Query as Parameter
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from app import telemetry
 from app.api.deps import Deleter, Mneme, Reader, Services, Writer, walled_router
 from app.api.problems import ItemProblem, invalid, item_problem, problems
-from app.api.reply import as_bytes, reply
+from app.api.reply import REMOVED_HEADER, as_bytes, reply
 from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
 from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
 from app.guard import Caller
 from app.memory import Memory
-from app.remember import Answer, Idempotency, Listing, Written
+from app.remember import NOTHING_SAID, Answer, Idempotency, Listing, Written
 
 router = walled_router(prefix="/v1", tags=["memories"])
 
@@ -41,12 +41,16 @@ class Related(BaseModel):
 
 
 class WriteAnswer(BaseModel):
-    """What became of a memory. For a duplicate, `id` and `memory` are those of the one that already says it."""
+    """What became of a memory. For a duplicate, `id` and `memory` are those of the one that already says it; `filtered`
+    was not stored and has none."""
 
-    id: UUID
+    id: UUID | None
     outcome: Literal["created", "duplicate", "superseded", "filtered", "quarantined"]
-    memory: Memory
+    memory: Memory | None
     related: list[Related]
+    reason: Literal["served_memory"] | None = Field(
+        description="Why all of the text (`filtered`) or a part of it was not taken: it was served by Mneme itself."
+    )
 
 
 class BatchItem(BaseModel):
@@ -58,6 +62,7 @@ class BatchItem(BaseModel):
     outcome: str | None = None
     memory: Memory | None = None
     related: list[Related] | None = None
+    reason: str | None = None
     problem: ItemProblem | None = None
 
 
@@ -96,7 +101,7 @@ class HistoryAnswer(BaseModel):
     operation_id="write_memory",
     status_code=HTTPStatus.CREATED,
     response_model=WriteAnswer,
-    responses={200: {"model": WriteAnswer, "description": "Nothing new: a duplicate."}, **problems(409, 422)},
+    responses={200: {"model": WriteAnswer, "description": "Nothing new: duplicate or filtered."}, **problems(409, 422)},
 )
 async def write_memory(
     services: Mneme, caller: Writer, request: Request, body: MemoryIn, idempotency_key: IdempotencyKey = None
@@ -218,7 +223,8 @@ async def amend_memory(
     telemetry.annotate(operation="update", memory_id=memory_id)
     version = _version(services, if_match)
     memory = await services.shelf.amend(caller, memory_id, body.changes(), now=now(), version=version)
-    return reply(memory, headers={"ETag": _etag(memory)})
+    removed = {} if body.content in (None, memory["content"]) else {REMOVED_HEADER: NOTHING_SAID.code}
+    return reply(memory, headers={"ETag": _etag(memory), **removed})
 
 
 @router.delete(
@@ -241,10 +247,11 @@ def _status(written: Written) -> int:
 
 def _shown(written: Written) -> dict[str, Any]:
     return {
-        "id": written.memory["id"],
+        "id": None if written.memory is None else written.memory["id"],
         "outcome": written.outcome,
         "memory": written.memory,
         "related": [{"id": memory_id, "relation": relation} for memory_id, relation in written.related],
+        "reason": written.reason,
     }
 
 

@@ -5,6 +5,9 @@ from typing import Any
 import orjson
 from fastapi import Response
 
+REMOVED_HEADER = "Mneme-Removed"
+"""Where an answer has no other place to say that a part of the text was not taken, and why."""
+
 
 def as_bytes(document: Any) -> bytes:
     """JSON in UTF-8; times in RFC 3339 with Z."""

@@ -1,5 +1,6 @@
 """Recall: how memories are found, measured and judged."""
 
+from app.recall.context import Context, ContextRequest, make_context
 from app.recall.growth import tend_large_subjects
 from app.recall.query import Filters, Fusion, Hit, Query, RecallConfig, Recalled
 from app.recall.search import Recaller
@@ -7,6 +8,8 @@ from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 
 __all__ = [
+    "Context",
+    "ContextRequest",
     "Filters",
     "Fusion",
     "Hit",
@@ -16,5 +19,6 @@ __all__ = [
     "Recaller",
     "SmallTalk",
     "UsageBuffer",
+    "make_context",
     "tend_large_subjects",
 ]

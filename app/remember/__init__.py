@@ -3,6 +3,7 @@
 from app.remember.fill import Filler, backlog
 from app.remember.kinds import DEFAULT_KIND, KINDS
 from app.remember.memory import NewMemory, RememberConfig, Written
+from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.write import Answer, Idempotency, Rememberer, expire_idempotency
 
@@ -10,6 +11,7 @@ __all__ = [
     "AMENDABLE",
     "DEFAULT_KIND",
     "KINDS",
+    "NOTHING_SAID",
     "Answer",
     "Filler",
     "Idempotency",

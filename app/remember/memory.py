@@ -50,19 +50,21 @@ class NewMemory:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one memory: outcome (created, duplicate, superseded), the memory that now says it, and links."""
+    """What became of one memory: outcome (created, duplicate, superseded, filtered), the memory that now says it (None:
+    filtered), links, and the reason if part or all of the text was not taken."""
 
     outcome: str
-    memory: Mapping[str, Any]
+    memory: Mapping[str, Any] | None
     related: tuple[tuple[UUID, str], ...] = ()
+    reason: str | None = None
 
 
 class Draft:
     """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "content_hash", "keywords", "large", "links", "memory_id", "new", "outcome", "retired", "status", "subject_id",
-        "twin_id", "windows",
+        "content_hash", "keywords", "large", "links", "memory_id", "new", "outcome", "reason", "retired", "status",
+        "subject_id", "twin_id", "windows",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory) -> None:
@@ -74,6 +76,7 @@ class Draft:
         self.subject_id: UUID | None = None
         self.large = False  # whether the subject has a vector index and postings
         self.outcome, self.status = "created", "active"
+        self.reason: str | None = None  # why part or all of the text was not taken
         self.twin_id: UUID | None = None
         self.retired: list[UUID] = []
         self.links: list[tuple[UUID, str]] = []

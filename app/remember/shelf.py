@@ -16,11 +16,12 @@ from uuid_utils.compat import uuid7
 
 from app.database import Database, Statement, Transaction, halfvec, sparsevec, sql, subject_lock
 from app.embed import Embedder, Generation
-from app.errors import DuplicateContent, EmbeddingUnavailable, KeyTaken, NotFound, VersionConflict
+from app.errors import DuplicateContent, EmbeddingUnavailable, Invalid, KeyTaken, NotFound, VersionConflict
 from app.guard import Caller
 from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.memory import RememberConfig, content_hash
+from app.remember.served import NOTHING_SAID, without_served
 
 AMENDABLE = (
     "content", "kind", "key", "importance", "tags", "metadata", "source", "event_at", "valid_from", "valid_to",
@@ -111,8 +112,13 @@ class Shelf:
         """Change fields of an active memory and return it.
 
         `changes` maps names of AMENDABLE to values; `version` is the one the caller has seen, None: the newest. Raises
-        NotFound, VersionConflict, DuplicateContent (another active memory says the new text), KeyTaken.
+        NotFound, VersionConflict, DuplicateContent (another active memory says the new text), KeyTaken, Invalid. What
+        Mneme itself put into a prompt is taken out of the new text.
         """
+        if "content" in changes:
+            changes = {**changes, "content": without_served(changes["content"])}
+            if not changes["content"]:
+                raise Invalid(errors=[NOTHING_SAID])
         for attempt in range(1, ATTEMPTS + 1):
             async with self.database.read(caller.tenant_id) as transaction:
                 seen = await _visible(transaction, caller, memory_id, to_change=True)

@@ -6,7 +6,7 @@ idempotent answer commit together or not at all. Writes of one subject take turn
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from app.errors import EmbeddingUnavailable, IdempotencyInProgress, IdempotencyR
 from app.guard import Caller
 from app.remember.judge import judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
+from app.remember.served import SERVED, without_served
 from app.remember.store import store
 
 
@@ -58,21 +59,30 @@ class Rememberer:
     ) -> Answer:
         """Store memories in one transaction and return `answer` of what became of each, in order.
 
+        What Mneme itself put into a prompt is taken out of a text; one that says nothing else is `filtered`.
         An embedder that is down or slower than the deadline leaves them `pending` for the worker. Raises
         IdempotencyInProgress, IdempotencyReused, DatabaseUnavailable, PoolExhausted, DeadlineExceeded, StorageFull.
         """
         with _only_once(caller.tenant_id, idempotency):
             if idempotency is not None and (stored := await self._replay(caller, idempotency)):
                 return stored
-            drafts = [Draft(item) for item in items]
-            await self._embed(drafts)
+            drafts = [_draft(item) for item in items]
+            kept = [draft for draft in drafts if draft.outcome != "filtered"]
+            await self._embed(kept)
             locks = sorted({subject_lock(caller.tenant_id, item.user_id) for item in items})
             async with self.database.write(caller.tenant_id, *locks) as transaction:
                 if idempotency is not None and (stored := await _stored(transaction, caller, idempotency)):
                     return stored
-                await judge(transaction, caller.tenant_id, drafts, self.generation, self.config)
-                written = await store(transaction, caller, drafts, self.generation.generation_id, now=now)
-                result = answer(written)
+                await judge(transaction, caller.tenant_id, kept, self.generation, self.config)
+                written = iter(await store(transaction, caller, kept, self.generation.generation_id, now=now))
+                result = answer(
+                    [
+                        Written("filtered", None, reason=draft.reason)
+                        if draft.outcome == "filtered"
+                        else replace(next(written), reason=draft.reason)
+                        for draft in drafts
+                    ]
+                )
                 if idempotency is not None:
                     await _keep(transaction, caller, idempotency, result, now)
         for draft in drafts:
@@ -92,6 +102,14 @@ class Rememberer:
     async def _replay(self, caller: Caller, idempotency: Idempotency) -> Answer | None:
         async with self.database.read(caller.tenant_id) as transaction:
             return await _stored(transaction, caller, idempotency)
+
+
+def _draft(item: NewMemory) -> Draft:
+    said = without_served(item.content)
+    draft = Draft(item if said == item.content else replace(item, content=said))
+    draft.reason = None if said == item.content else SERVED
+    draft.outcome = "created" if said else "filtered"
+    return draft
 
 
 _in_progress: set[tuple[UUID, str, str]] = set()
