@@ -217,7 +217,8 @@ class Database:
 
         The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end.
         """
-        begin = f"BEGIN; {_as_tenant(tenant_id)}"
+        # Keys lead every write, so one plan serves all; the planner would plan the longest statements anew each time.
+        begin = f"BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; {_as_tenant(tenant_id)}"
         if locks:
             keys = ", ".join(str(int(key)) for key in locks)
             begin += f"; SELECT pg_advisory_xact_lock(key) FROM unnest(ARRAY[{keys}]::bigint[]) AS key"
