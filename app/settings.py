@@ -21,6 +21,8 @@ from pydantic_settings import (
     SettingsError,
     TomlConfigSettingsSource,
 )
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from app.database import DatabaseConfig
 from app.embed import EmbedConfig
@@ -124,13 +126,19 @@ def load_settings(**given: Any) -> Settings:
     if unknown:
         raise StartupRefused(f"unknown setting: {', '.join(unknown)}; `mneme config show` lists the known ones")
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except ValidationError as error:
         lines = [f"\n  {variable(wrong['loc'])}: {_said(wrong)}" for wrong in error.errors(include_input=False)]
         raise StartupRefused("wrong setting" + "".join(lines)) from None
     except (SettingsError, OSError, ValueError) as error:
         # The cause quotes what it could not read, and that may be a secret; the message names source and field only.
         raise StartupRefused(f"settings cannot be read: {error}") from None
+    for name in ("url", "owner_url"):
+        secret: SecretStr | None = getattr(settings.database, name)
+        if secret is not None and not _speaks_asyncpg(secret.get_secret_value()):
+            form = "postgresql+asyncpg://user:password@host/database"
+            raise StartupRefused(f"wrong setting\n  {variable(('database', name))}: must have the form {form}")
+    return settings
 
 
 def variable(path: tuple[int | str, ...]) -> str:
@@ -197,6 +205,13 @@ def _leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
             yield from _leaves(value, (*path, name))
         else:
             yield (*path, name)
+
+
+def _speaks_asyncpg(url: str) -> bool:
+    try:
+        return make_url(url).drivername == "postgresql+asyncpg"
+    except (ArgumentError, ValueError):
+        return False
 
 
 def _said(wrong: ErrorDetails) -> str:
