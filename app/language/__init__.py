@@ -1,7 +1,7 @@
 """Words of Chinese and English text: one tokenizer, the normal form, and keyword weights as sparse vectors."""
 
 from app.language.dates import NamedDays, named_days
-from app.language.questions import questions
+from app.language.question import questions
 from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, words
 from app.language.weights import (
     DIMENSIONS,
