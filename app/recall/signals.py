@@ -1,7 +1,7 @@
 """The signals of recall: what each says about a candidate, in [0, 1], and its weight unless the request gives one.
 
 Invariant: pure functions of the measured candidates; NaN means "cannot be said" and only similarity and keyword may
-say it. Constants were chosen on ten public retrieval sets (`mneme eval`); docs/decisions/0005 tells what each one brings.
+say it. Constants were chosen on ten public sets (`mneme eval`); docs/decisions/0005 tells what each one brings.
 """
 
 from collections.abc import Callable, Sequence
