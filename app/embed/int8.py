@@ -14,7 +14,7 @@ _ZERO_POINT: Final = 128
 _TINY: Final = 1e-12
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(nn.Module):  # type: ignore[misc]
     """A frozen nn.Linear; oneDNN multiplies uint8 activations (zero point 128) with packed int8 weights."""
 
     def __init__(self, linear: nn.Linear) -> None:

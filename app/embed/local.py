@@ -128,8 +128,8 @@ def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -
     from transformers.utils import logging  # noqa: PLC0415
 
     # It reports the pooler, which sentence-transformers never uses, as missing.
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     torch.set_num_threads(config.threads or min(max((os.cpu_count() or 1) // 2, 1), MOST_THREADS))
     precision = _precision(config.precision, _processor_flags())
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -202,7 +202,7 @@ def _tokenizer(model: "SentenceTransformer") -> Any:
 
 
 def _precision(wanted: Precision, flags: frozenset[str]) -> Literal["float32", "bfloat16", "int8"]:
-    """The arithmetic for this processor: measured in docs/embeddings.md, reasons in docs/decisions/int8-without-amx.md.
+    """The arithmetic for this processor; measurements and reasons: docs/decisions/0004-int8-without-amx.md.
 
     bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is refused.
     """

@@ -45,7 +45,8 @@ _MINILM: Final = KnownModel(384, 256, "", "", (0.05, 0.75), (0.10, 1.00))
 _BGE_ZH: Final = "为这个句子生成表示以用于检索相关文章："
 _BGE_EN: Final = "Represent this sentence for searching relevant passages: "
 
-# The e5 and MiniLM windows are measured (docs/embeddings.md); the others follow their model cards.
+# The windows of e5-small, MiniLM and hashing are measured (docs/embeddings.md); the others are estimates: measure yours
+# and set MNEME_EMBED__QUERY_WINDOW and MNEME_EMBED__PAIR_WINDOW before the first memory is stored.
 MODELS: Final[dict[str, KnownModel]] = {
     "bundled": _E5_SMALL,
     "intfloat/multilingual-e5-small": _E5_SMALL,

@@ -1,6 +1,7 @@
 """The breaker's states, driven by a clock of our own."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -20,7 +21,7 @@ class Busy(Exception):
     pass
 
 
-def make(clock: Clock, **options: float) -> Breaker:
+def make(clock: Clock, **options: Any) -> Breaker:
     return Breaker("test", failure_threshold=3, open_seconds=10.0, neutral=(Busy,), clock=clock, **options)
 
 

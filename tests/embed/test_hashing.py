@@ -17,7 +17,8 @@ ENGINE = HashingEngine(EMBEDDER.spec)
 async def one(text: str, embedder: Embedder = EMBEDDER) -> np.ndarray:
     (windows,) = await embedder.embed_documents([text])
     assert windows.shape == (1, embedder.spec.dimension)
-    return windows[0]
+    vector: np.ndarray = windows[0]
+    return vector
 
 
 @given(st.text(max_size=200))
