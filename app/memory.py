@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -67,11 +68,12 @@ MEMORY_ALIVE = """
     AND (m.valid_from IS NULL OR m.valid_from <= :now) AND (m.valid_to IS NULL OR m.valid_to > :now)
 """
 _FIELDS = tuple(name for name in Memory.model_fields if name != "vector")
+_values = itemgetter(*_FIELDS)
 
 
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a row of MEMORY_COLUMNS (or of a mapping with the same names)."""
-    return {name: row[name] for name in _FIELDS}
+    return dict(zip(_FIELDS, _values(row), strict=True))
 
 
 def json_schema() -> str:

@@ -45,16 +45,17 @@ def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, 
     weights = _weigh(asked, values)
     score = np.zeros(len(candidates))
     for name, value in values.items():
-        score += weights[name] * np.nan_to_num(value)
-    keyword = np.nan_to_num(values["keyword"])
-    evidence = (weights["similarity"] * np.nan_to_num(plain) > 0) | (weights["keyword"] * keyword > 0)
+        score += weights[name] * np.where(np.isnan(value), 0.0, value)
+    # What is NaN is not above anything, so it is no evidence and passes no threshold.
+    evidence = (weights["similarity"] * plain > 0) | (weights["keyword"] * values["keyword"] > 0)
     if asked["similarity"] + asked["keyword"] == 0:
         evidence[:] = True
-    passes = np.where(np.isnan(plain), keyword > 0, plain >= query.similarity_threshold)
+    passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold)
     rows = np.flatnonzero(candidates.matching & evidence & passes)
     best = rows[np.lexsort((-rows, -score[rows]))][: query.top_k]
-    parts = [_explain(int(row), values, weights, plain) if explain else None for row in best]
-    return [Ranked(int(row), min(float(score[row]), 1.0), part) for row, part in zip(best, parts, strict=True)]
+    scores = np.minimum(score[best], 1.0).tolist()
+    parts = [_explain(row, values, weights, plain) if explain else None for row in best.tolist()]
+    return [Ranked(*hit) for hit in zip(best.tolist(), scores, parts, strict=True)]
 
 
 def _asked(query: Query) -> dict[str, float]:

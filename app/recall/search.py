@@ -56,12 +56,13 @@ class Recaller:
                     window=self.generation.spec.query_window, now=now.timestamp(), statistics=statistics
                 )
                 ranked = rank(candidates, query, circumstances, explain=explain)
+            ids = [candidates.ids[one.row] for one in ranked]
             with telemetry.search_stage("hydrate"):
-                rows = await fetch(transaction, query, [candidates.ids[one.row] for one in ranked], now=now)
+                rows = await fetch(transaction, query, ids, now=now)
         hits = [
-            Hit(as_json(rows[candidates.ids[one.row]]), one.score, one.signals)
-            for one in ranked
-            if candidates.ids[one.row] in rows  # overruled or expired between the two statements
+            Hit(as_json(rows[memory_id]), one.score, one.signals)
+            for memory_id, one in zip(ids, ranked, strict=True)
+            if memory_id in rows  # overruled or expired between the two statements
         ]
         self.usage.add(((query.tenant_id, row["subject_id"], row["id"]) for row in rows.values()), now)
         telemetry.SEARCH_RESULTS.observe(len(hits))
@@ -88,9 +89,9 @@ class Recaller:
         with telemetry.search_stage("embed"):
             try:
                 async with asyncio.timeout(self.config.embedding_deadline_seconds):
-                    whole, *parts = await asyncio.gather(
-                        *(self.embedder.embed_query(text) for text in (query.text, *questions(query.text)))
-                    )
+                    calls = [self.embedder.embed_query(text) for text in (query.text, *questions(query.text))]
+                    # One call, the usual case, needs no task of its own.
+                    whole, *parts = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
             except (EmbeddingUnavailable, TimeoutError):
                 degraded.append("embedding_unavailable")
                 return Asked(keywords, None)

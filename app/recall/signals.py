@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,8 +75,10 @@ def similarity(candidates: Candidates, query: Query, circumstances: Circumstance
     """
     width = circumstances.window[1] - circumstances.window[0]
     excess = np.zeros(len(candidates))
-    if candidates.commonness is not None and not np.isnan(candidates.commonness).all():
-        excess = np.nan_to_num(candidates.commonness - np.nanmean(candidates.commonness)) * COMMONNESS_SHARE / width
+    if candidates.commonness is not None:
+        said = ~np.isnan(candidates.commonness)
+        common = candidates.commonness[said]
+        excess[said] = (common - common.sum() / max(len(common), 1)) * (COMMONNESS_SHARE / width)
 
     def distinct(cosine: Floats) -> Floats:
         plain = calibrated(cosine, circumstances.window)
@@ -155,9 +157,14 @@ def _share_of_columns(candidates: Candidates, known: Statistics | None) -> Share
         (1 - GRAM_SHARE, candidates.words, known.words if known else None),
         (GRAM_SHARE, candidates.grams, known.grams if known else None),
     ):
-        own = np.any(frequency, axis=1, keepdims=True)  # a neighbour strengthens a match, it never makes one
-        heard = frequency + BEFORE_SHARE * own * np.vstack([frequency, np.zeros_like(frequency[:1])])[before]
-        measured.append((weight, heard / (heard + norm), _idf(frequency, df, known.memories if known else None)))
+        matched = frequency > 0
+        padded = np.zeros((len(frequency) + 1, frequency.shape[1]))
+        padded[:-1] = frequency
+        own = matched.any(axis=1, keepdims=True)  # a neighbour strengthens a match, it never makes one
+        heard = frequency + BEFORE_SHARE * own * padded[before]
+        counted = matched.sum(axis=0) if df is None else df
+        idf = _idf(counted, known.memories if known else len(frequency))
+        measured.append((weight, heard / (heard + norm), idf))
 
     def share(columns: tuple[NDArray[np.intp], NDArray[np.intp]] | None) -> Floats:
         total, witnesses = np.zeros(len(candidates)), 0.0
@@ -173,11 +180,9 @@ def _share_of_columns(candidates: Candidates, known: Statistics | None) -> Share
     return share
 
 
-def _idf(frequency: NDArray[np.float32], df: Floats | None, memories: int | None) -> Floats:
-    """log(1 + (n - df + ½) / (df + ½)) per term; n and df are counted from the rows unless they are given."""
-    counted = np.count_nonzero(frequency, axis=0) if df is None else df
-    total = len(frequency) if memories is None else memories
-    return np.log1p((np.maximum(total - counted, 0) + 0.5) / (counted + 0.5))
+def _idf(counted: NDArray[Any], memories: int) -> Floats:
+    """log(1 + (n - df + ½) / (df + ½)) per term."""
+    return np.asarray(np.log1p((np.maximum(memories - counted, 0) + 0.5) / (counted + 0.5)))
 
 
 def _before(session: NDArray[np.int64]) -> NDArray[np.intp]:
