@@ -4,9 +4,9 @@ import gc
 import sys
 import tempfile
 from asyncio import Runner
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 import typer
@@ -21,7 +21,7 @@ from app.cli.bench.parts import Report, Size, model_part, service_part
 from app.cli.bench.service import Service
 
 Part = Literal["model", "service"]
-PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Awaitable[Report]]]]] = {
+PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Coroutine[Any, Any, Report]]]]] = {
     "model": ("bundled", model_part),
     "service": ("hashing", service_part),
 }
@@ -52,7 +52,7 @@ def bench(
         finally:
             embedded.stop(server.directory)
     if as_json:
-        print(orjson.dumps([_document(report) for report in reports], option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps([document(report) for report in reports], option=orjson.OPT_INDENT_2).decode())
     else:
         for report in reports:
             _print(report)
@@ -60,22 +60,20 @@ def bench(
 
 def measure(server: embedded.EmbeddedServer, data_dir: Path, part: Part, size: Size) -> Report:
     """Run one part against a fresh database of `server`; raises BenchFailed or StartupRefused."""
-    provider, run = PARTS[part]
     _, url = schema.prepare(server, f"mneme_bench_{part}")
-    with (
-        service.running(server, url, data_dir, provider) as running,
-        Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        gc.collect()
-        gc.freeze()
-
-        async def begin() -> Report:
-            return await run(running, size)
-
-        return runner.run(begin())
+    with service.running(server, url, data_dir, PARTS[part][0]) as running:
+        return run_part(running, part, size)
 
 
-def _document(report: Report) -> dict[str, object]:
+def run_part(running: Service, part: Part, size: Size) -> Report:
+    """Run one part against a running service."""
+    gc.collect()
+    gc.freeze()
+    with Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(PARTS[part][1](running, size))
+
+
+def document(report: Report) -> dict[str, object]:
     return {
         "part": report.part,
         "timings": {

@@ -3,7 +3,6 @@
 Service and plain SQL take turns within a run, so that whatever disturbs the machine disturbs both.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ WRITE, SEARCH, BATCH = "/v1/memories", "/v1/memories:search", "/v1/memories:batc
 MEMORIES_A_SESSION: Final = 5  # part "model"
 BATCH_SIZE: Final = 100
 SINGLE_SHARE: Final = 0.03  # of a user's memories are written one at a time, a half by batch, the others at once
+PLAIN_CONNECTIONS: Final = 12  # as many as the service's pool keeps; more were slower
 ROUNDS: Final = 3  # how often service and plain SQL take turns
 ENOUGH_A_SECOND: Final = 2_000  # requests prepared for one second of a search phase
 
@@ -98,7 +98,7 @@ class Desk:
 async def _desk(service: Service, size: Size, part: str) -> AsyncIterator[Desk]:
     await raw.create_table(service.server, service.database)
     http = [Connection(service.port) for _ in range(size.users)]
-    plain = [await Raw.connect(service.server, service.database) for _ in range(size.users)]
+    plain = [await Raw.connect(service.server, service.database) for _ in range(PLAIN_CONNECTIONS)]
     try:
         desk = Desk(service, size, Report(part), http, plain)
         yield desk
@@ -120,7 +120,8 @@ async def model_part(service: Service, size: Size) -> Report:
         with desk.phase(at_once):
             service_lanes = [(each.post, _writes(f"s{n}", written[n])) for n, each in enumerate(desk.http)]
             served = await drive(service_lanes, 60)
-        plain = await drive([(each.insert, _rows(subjects[n], written[n])) for n, each in enumerate(desk.plain)], 60)
+        rows = [row for subject, contents in zip(subjects, written, strict=True) for row in _rows(subject, contents)]
+        plain = await drive(_shared([each.insert for each in desk.plain], rows), 60)
         desk.report.timings[at_once] = served, plain
         await raw.settle(service.server, service.database)
 
@@ -182,13 +183,14 @@ async def _single_writes(desk: Desk, subjects: Sequence[UUID], written: Sequence
 
 async def _writes_at_once(desk: Desk, subjects: Sequence[UUID], written: Sequence[Sequence[str]]) -> None:
     requests = [iter(_writes(f"u{n}", contents)) for n, contents in enumerate(written)]
-    rows = [iter(_rows(subjects[n], contents)) for n, contents in enumerate(written)]
+    rows = iter([row for n, contents in enumerate(written) for row in _rows(subjects[n], contents)])
     turn = -(-max(map(len, written)) // ROUNDS)
     served, plain = Timing(), Timing()
     name = f"write, {desk.size.users} at once"
     with desk.phase(name):
         for _ in range(ROUNDS):
-            plain.add(await drive([(p.insert, islice(r, turn)) for p, r in zip(desk.plain, rows, strict=True)], 60))
+            some = islice(rows, turn * desk.size.users)
+            plain.add(await drive(_shared([each.insert for each in desk.plain], some), 60))
             served.add(await drive([(h.post, islice(r, turn)) for h, r in zip(desk.http, requests, strict=True)], 60))
     desk.report.timings[name] = served, plain
     desk.rate("writes a second, at once", name, 6)
@@ -222,11 +224,11 @@ async def _warm_up(desk: Desk) -> None:
     subject = uuid7()
     batch = prepared(BATCH, {"items": [_memory("w", text) for text in contents]})
     questions = _questions("warm-up", ["w"], 0.1)
-    for n, (http, plain) in enumerate(zip(desk.http, desk.plain, strict=True)):
-        await plain.insert_many(raw.columns([raw.row(subject, text) for text in contents]))
-        await http.post(batch)
-        for request, row in zip(_writes(f"w{n}", contents[:3]), _rows(subject, contents[:3]), strict=True):
-            await asyncio.gather(http.post(request), plain.insert(row))
+    for each in desk.plain:
+        await each.insert_many(raw.columns(_rows(subject, contents)))
+    await desk.http[0].post(batch)
+    await drive([(each.post, _writes(f"w{n}", contents[:3])) for n, each in enumerate(desk.http)], 60)
+    await drive([(each.insert, _rows(subject, contents)) for each in desk.plain], 60)
     await drive(_shared([each.post for each in desk.http], questions), 60)
     vectors = _vectors([subject])
     await drive([(each.select, islice(vectors, 8)) for each in desk.plain], 60)
