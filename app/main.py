@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from app import telemetry
-from app.api import compat, health, memories, search
+from app.api import compat, context, feedback, health, memories, search
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
 from app.api.docs import add_docs
 from app.api.health import Readiness
@@ -39,7 +39,9 @@ from app.remember import Rememberer, Shelf
 from app.settings import Settings, load_settings
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-ROUTERS: Final = (search.router, memories.router, compat.router, health.probes, health.router)  # the busiest first
+ROUTERS: Final = (  # the busiest first
+    search.router, memories.router, context.router, compat.router, feedback.router, health.probes, health.router,
+)  # fmt: skip
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
 _DESCRIPTION: Final = """Long-term memory of AI agents: store statements about users, find them by meaning and words.

@@ -51,12 +51,13 @@ class Memory(BaseModel):
     vector: list[float] | None = Field(None, description="Only with ?include=vector; null while pending.")
 
 
-# For `FROM memories m JOIN subjects s … JOIN memory_usage u …`; the order is that of Memory.
+# For `FROM memories m JOIN subjects s … JOIN memory_usage u …`; the order is that of Memory. By way of numeric a real
+# of 4.8 is 4.8 again and not 4.800000190734863.
 MEMORY_COLUMNS = """
-    m.memory_id AS id, s.user_id, m.agent_id, m.content, m.content_type, m.kind, m.key, m.importance, m.tags,
-    m.metadata, m.source, m.session_id, m.status, u.access_count, u.last_accessed_at, m.created_at, m.updated_at,
-    m.event_at, m.valid_from, m.valid_to, m.expires_at, m.pinned, m.version,
-    CASE WHEN m.embedding IS NULL THEN 'pending' ELSE 'ready' END AS embedding
+    m.memory_id AS id, s.user_id, m.agent_id, m.content, m.content_type, m.kind, m.key,
+    cast(cast(m.importance AS numeric) AS float8) AS importance, m.tags, m.metadata, m.source, m.session_id, m.status,
+    u.access_count, u.last_accessed_at, m.created_at, m.updated_at, m.event_at, m.valid_from, m.valid_to, m.expires_at,
+    m.pinned, m.version, CASE WHEN m.embedding IS NULL THEN 'pending' ELSE 'ready' END AS embedding
 """
 MEMORY_SOURCE = """
     memories m

@@ -24,7 +24,9 @@ LATENCY_SECONDS: Final = (
 )  # fmt: skip
 """Buckets of OpenTelemetry's http.server.request.duration, with two finer ones because a search takes milliseconds."""
 
-OPERATIONS: Final = ("write", "write_batch", "read", "list", "history", "update", "delete", "search")
+OPERATIONS: Final = (
+    "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
+)  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate")
 DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable")
@@ -50,6 +52,7 @@ OPERATION_DURATION_SECONDS = Histogram(
     buckets=LATENCY_SECONDS,
 )
 MEMORY_WRITES = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
+FEEDBACK = Counter("mneme_feedback_total", "Verdicts on memories that had an effect.", ["verdict"])
 IDEMPOTENCY_REPLAYS = Counter("mneme_idempotency_replays_total", "Stored answers given again.")
 
 SEARCH_STAGE_DURATION_SECONDS = Histogram(
@@ -113,6 +116,7 @@ _BOUNDED: Final = (
     (AUTH_FAILURES, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
     (OPERATION_DURATION_SECONDS, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
     (MEMORY_WRITES, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
+    (FEEDBACK, (("useful",), ("wrong",), ("outdated",))),
     (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
     (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
     (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),

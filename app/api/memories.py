@@ -195,7 +195,7 @@ async def get_memory(
     """One memory; `?include=vector` adds its vector."""
     telemetry.annotate(operation="read", memory_id=memory_id)
     memory = await services.shelf.get(caller, memory_id, with_vector=include == "vector")
-    return reply(memory, headers={"ETag": _etag(memory)})
+    return reply(memory, headers={"ETag": etag(memory)})
 
 
 @router.get(
@@ -224,7 +224,7 @@ async def amend_memory(
     version = _version(services, if_match)
     memory = await services.shelf.amend(caller, memory_id, body.changes(), now=now(), version=version)
     removed = {} if body.content in (None, memory["content"]) else {REMOVED_HEADER: NOTHING_SAID.code}
-    return reply(memory, headers={"ETag": _etag(memory), **removed})
+    return reply(memory, headers={"ETag": etag(memory), **removed})
 
 
 @router.delete(
@@ -270,7 +270,8 @@ async def _idempotency(request: Request, caller: Caller, key: str | None) -> Ide
     return Idempotency(caller.actor, key, blake2b(document, digest_size=32).digest())
 
 
-def _etag(memory: dict[str, Any]) -> str:
+def etag(memory: dict[str, Any]) -> str:
+    """The entity tag of a memory's version."""
     return f'"v{memory["version"]}"'
 
 

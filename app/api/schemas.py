@@ -4,7 +4,11 @@ Invariant: nothing is silently ignored or cut: an unknown field, a blank scope o
 """
 
 import math
+import re
+from datetime import timedelta, timezone, tzinfo
 from typing import Annotated, Any, Literal, Self
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from fastapi import Query as Parameter
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
@@ -21,6 +25,7 @@ TAGS_MAX = 64
 METADATA_MEMBERS = 64
 METADATA_DEPTH = 8
 BATCH_ITEMS = 500
+TOKENS_MAX = 32_000
 
 
 def _said(text: str) -> str:
@@ -45,12 +50,29 @@ def _flat_enough(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return value
 
 
+def zone_of(name: str) -> tzinfo:
+    """The zone of a name such as Asia/Shanghai or of an offset such as +08:00; raises PydanticCustomError."""
+    try:
+        if offset := re.fullmatch(r"([+-])(\d\d):(\d\d)", name, re.ASCII):
+            shift = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+            return timezone(-shift if offset[1] == "-" else shift)
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown, outside of the folder of zones, or a folder in it
+        raise PydanticCustomError("timezone", "must be like Asia/Shanghai or +08:00") from None
+
+
+def _zone_name(name: str) -> str:
+    zone_of(name)
+    return name
+
+
 Content = Annotated[str, Field(max_length=CONTENT_CHARACTERS), AfterValidator(_said)]
 QueryText = Annotated[str, Field(max_length=QUERY_CHARACTERS), AfterValidator(_said)]
 Tags = Annotated[list[Identifier], Field(max_length=TAGS_MAX)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_flat_enough)]
 Importance = Annotated[float, Field(ge=1, le=5)]
 Share = Annotated[float, Field(ge=0, le=1)]
+ZoneName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_zone_name)]
 
 
 class Validity(Wire):
@@ -210,6 +232,54 @@ class SearchIn(Wire):
     include_shared: bool = True
     include_deprecated: bool = False
     explain: bool = False
+
+
+class ContextIn(Wire):
+    """What a conversation is about: at least a user or a query."""
+
+    query: QueryText | None = Field(None, description="Null: nothing is searched.", examples=["国庆去杭州要注意什么？"])
+    user_id: Identifier | None = Field(None, description="Null: only the tenant's shared memories.")
+    agent_id: Identifier | None = None
+    session_id: Identifier | None = Field(None, description="Adds what was stored of this session, in order of time.")
+    max_memory_tokens: int = Field(2_000, ge=1, le=TOKENS_MAX, description="Most tokens of the whole text.")
+    format: Literal["block", "brief"] = Field("block", description="For a model's prompt, or for a colleague.")
+    language: Literal["auto", "zh", "en"] = Field("auto", description="Of labels and headings; auto: as the query.")
+    timezone: ZoneName = Field("UTC", description="Zone of the text's times.", examples=["Asia/Shanghai", "+08:00"])
+    top_k: int = Field(20, ge=1, le=100, description="Most hits for the query.")
+    similarity_threshold: Share = 0.0
+    filters: FiltersIn = Field(FiltersIn(), description="Conditions on the hits for the query.")
+    include_shared: bool = True
+
+    @model_validator(mode="after")
+    def about_something(self) -> Self:
+        if self.query is None and self.user_id is None:
+            raise PydanticCustomError("empty", "name a user_id or a query")
+        return self
+
+
+class ProfileParameters(Wire):
+    """Size and looks of a profile."""
+
+    max_tokens: Annotated[int, Field(strict=False, ge=1, le=TOKENS_MAX)] = 1_000
+    agent_id: Identifier | None = None
+    language: Literal["auto", "zh", "en"] = "auto"
+    timezone: ZoneName = "UTC"
+
+
+ProfileQuery = Annotated[ProfileParameters, Parameter()]
+
+
+class FeedbackIn(Wire):
+    """A verdict on a memory that was shown."""
+
+    verdict: Literal["useful", "wrong", "outdated"]
+    query: QueryText | None = Field(None, description="What it was shown for; neither stored nor logged.")
+
+
+class UndoFeedbackIn(Wire):
+    """Which verdict to take back."""
+
+    feedback_id: Annotated[UUID, Field(strict=False)]
 
 
 class ListParameters(Wire):

@@ -119,15 +119,15 @@ def compose(
     spent = dict.fromkeys(parts, 0)
     for greedy in (False, True):
         for name in sorted(parts, key=lambda part: PARTS[part].share):
-            for item in parts[name]:
+            for each in (item["id"] for item in parts[name]):
                 room = most_tokens - frame - sum(spent.values())
                 if not greedy:
                     room = min(room, int(PARTS[name].share * most_tokens) - spent[name])
                 if room < LEAST_TOKENS:
                     break
-                needed = cost(item["id"]) + (0 if spent[name] else headings[name])
-                if needed <= room and says[item["id"]] not in taken:
-                    taken[says[item["id"]]] = name, item
+                needed = cost(each) + (0 if spent[name] else headings[name])
+                if needed <= room and says[each] not in taken:
+                    taken[says[each]] = name, offered[each]
                     spent[name] += needed
     while True:  # the tokens of a whole are not exactly the sum of its lines': give back the last until it fits
         placed = [Placed(name, citations[item["id"]], item) for name, item in _in_order(taken.values())]

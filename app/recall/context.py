@@ -50,7 +50,12 @@ class Context:
 
 async def make_context(recaller: Recaller, request: ContextRequest, *, now: datetime) -> Context:
     """The text with the parts of a request and the hits for its query. Raises what `Recaller.recall` raises."""
-    parts = await _read(recaller, request, now)
+    async with recaller.database.read(request.tenant_id) as transaction:
+        found = await read(
+            transaction, request.parts, tenant_id=request.tenant_id, user_id=request.user_id,
+            agent_id=request.agent_id, session_id=request.session_id, now=now,
+        )  # fmt: skip
+    parts: dict[str, Sequence[Mapping[str, Any]]] = {**found}
     more = len(parts.get("profile", ())) > PROFILE_ROWS
     if "profile" in parts:
         parts["profile"] = [
@@ -73,14 +78,3 @@ async def make_context(recaller: Recaller, request: ContextRequest, *, now: date
     setting = Setting(request.style, language, request.zone, request.user_id, now)
     block = compose(parts, setting, request.most_tokens, recaller.embedder.count_tokens)
     return Context(block, language, scores, degraded, more)
-
-
-async def _read(recaller: Recaller, request: ContextRequest, now: datetime) -> dict[str, Sequence[Mapping[str, Any]]]:
-    async with recaller.database.read(request.tenant_id) as transaction:
-        return {
-            part: await read(
-                transaction, part, tenant_id=request.tenant_id, user_id=request.user_id, agent_id=request.agent_id,
-                session_id=request.session_id, now=now,
-            )
-            for part in request.parts
-        }  # fmt: skip

@@ -1,5 +1,6 @@
 """Remember: how memories come in, are judged, and are kept by hand."""
 
+from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.kinds import DEFAULT_KIND, KINDS
 from app.remember.memory import NewMemory, RememberConfig, Written
@@ -13,6 +14,7 @@ __all__ = [
     "KINDS",
     "NOTHING_SAID",
     "Answer",
+    "Feedback",
     "Filler",
     "Idempotency",
     "Listing",
@@ -23,4 +25,6 @@ __all__ = [
     "Written",
     "backlog",
     "expire_idempotency",
+    "give_feedback",
+    "undo_feedback",
 ]

@@ -60,7 +60,7 @@ class Shelf:
     async def get(self, caller: Caller, memory_id: UUID, *, with_vector: bool = False) -> dict[str, Any]:
         """One memory in its JSON shape, of any status but archived. Raises NotFound."""
         async with self.database.read(caller.tenant_id) as transaction:
-            row = await _visible(transaction, caller, memory_id)
+            row = await visible(transaction, caller, memory_id)
             memory = as_json(row)
             if with_vector:
                 vector = await transaction.fetch_value(
@@ -99,7 +99,7 @@ class Shelf:
         Raises NotFound.
         """
         async with self.database.read(caller.tenant_id) as transaction:
-            row = await _visible(transaction, caller, memory_id, archived=True)
+            row = await visible(transaction, caller, memory_id, archived=True)
             events = await transaction.fetch(
                 _HISTORY, tenant_id=caller.tenant_id, subject_id=row["subject_id"], memory_id=memory_id
             )
@@ -121,7 +121,7 @@ class Shelf:
                 raise Invalid(errors=[NOTHING_SAID])
         for attempt in range(1, ATTEMPTS + 1):
             async with self.database.read(caller.tenant_id) as transaction:
-                seen = await _visible(transaction, caller, memory_id, to_change=True)
+                seen = await visible(transaction, caller, memory_id, to_change=True)
             if version is not None and seen["version"] != version:
                 raise VersionConflict
             new = {name: seen[name] for name in AMENDABLE} | dict(changes)
@@ -141,7 +141,7 @@ class Shelf:
     async def erase(self, caller: Caller, memory_id: UUID, *, now: datetime, version: int | None = None) -> None:
         """Archive a memory: gone from every answer, restorable for the grace time. Raises NotFound, VersionConflict."""
         async with self.database.write(caller.tenant_id) as transaction:
-            row = await _visible(transaction, caller, memory_id, to_change=True)
+            row = await visible(transaction, caller, memory_id, to_change=True)
             if version is not None and row["version"] != version:
                 raise VersionConflict
             changed = await transaction.execute(
@@ -205,9 +205,10 @@ class Shelf:
         return await transaction.fetch_row(_BY_ID, tenant_id=caller.tenant_id, memory_id=seen["id"])
 
 
-async def _visible(
+async def visible(
     transaction: Transaction, caller: Caller, memory_id: UUID, *, archived: bool = False, to_change: bool = False
 ) -> Any:
+    """The row of MEMORY_COLUMNS and subject_id of a memory that the caller may see or change. Raises NotFound."""
     may = caller.may_change if to_change else caller.may_read
     row = await transaction.fetch_row(_BY_ID, tenant_id=caller.tenant_id, memory_id=memory_id)
     if row is None or (row["status"] == "archived" and not archived) or not may(row["user_id"], row["agent_id"]):

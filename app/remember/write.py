@@ -73,7 +73,8 @@ class Rememberer:
             async with self.database.write(caller.tenant_id, *locks) as transaction:
                 if idempotency is not None and (stored := await _stored(transaction, caller, idempotency)):
                     return stored
-                await judge(transaction, caller.tenant_id, kept, self.generation, self.config)
+                if kept:
+                    await judge(transaction, caller.tenant_id, kept, self.generation, self.config)
                 written = iter(await store(transaction, caller, kept, self.generation.generation_id, now=now))
                 result = answer(
                     [
