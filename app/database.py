@@ -6,17 +6,14 @@ tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); n
 
 import asyncio
 import re
-import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any, NoReturn
 from uuid import UUID
 
 import asyncpg
-import numpy as np
-import orjson
 from pydantic import BaseModel, Field, SecretStr
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
@@ -33,12 +30,12 @@ from app.errors import (
     StartupRefused,
     StorageFull,
 )
+from app.wire import register_codecs
 
 APP_ROLE = "mneme_app"
 WORKER_ROLE = "mneme_worker"
 MIN_POSTGRESQL = 16
 MIN_PGVECTOR = (0, 8, 4)
-KEYWORD_DIMENSIONS = 1_000_000_000  # pgvector's limit for sparsevec
 
 
 class DatabaseConfig(BaseModel, extra="forbid"):
@@ -327,45 +324,7 @@ def _engine(config: DatabaseConfig, url: str) -> AsyncEngine:
 
 
 def _on_connect(adapter: Any, _: Any) -> None:
-    adapter.run_async(_register_codecs)
-
-
-async def _register_codecs(connection: "asyncpg.Connection[Any]") -> None:
-    await connection.set_type_codec(
-        "jsonb",
-        schema="pg_catalog",
-        encoder=lambda value: b"\x01" + orjson.dumps(value),
-        decoder=lambda value: orjson.loads(value[1:]),
-        format="binary",
-    )
-    schema = await connection.fetchval(
-        "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
-    )
-    if schema is None:
-        return  # before the first migration; Database._check says so
-    await connection.set_type_codec("halfvec", schema=schema, encoder=bytes, decoder=_decode_halfvec, format="binary")
-    await connection.set_type_codec("sparsevec", schema=schema, encoder=bytes, decoder=bytes, format="binary")
-
-
-# pgvector's own HalfVector and SparseVector build Python lists on the way; these speak its wire format from numpy. They
-# give bytes, because asyncpg takes an ndarray or a tuple inside an array parameter for one more dimension.
-def halfvec(vector: np.ndarray) -> bytes:
-    """A float vector as a parameter."""
-    return struct.pack(">HH", len(vector), 0) + vector.astype(">f2").tobytes()
-
-
-def sparsevec(ids: Sequence[int], weights: Sequence[float]) -> bytes:
-    """A sparse vector (ids ascending from 0) as a parameter."""
-    return struct.pack(f">iii{len(ids)}i{len(ids)}f", KEYWORD_DIMENSIONS, len(ids), 0, *ids, *weights)
-
-
-def _decode_halfvec(data: bytes) -> np.ndarray:
-    return np.frombuffer(data, ">f2", offset=4).astype(np.float32)
-
-
-def _encode_sparsevec(value: tuple[Sequence[int], Sequence[float]]) -> bytes:
-    ids, weights = value
-    return struct.pack(f">iii{len(ids)}i{len(ids)}f", KEYWORD_DIMENSIONS, len(ids), 0, *ids, *weights)
+    adapter.run_async(register_codecs)
 
 
 def _raise(error: BaseException) -> NoReturn:

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.database import KEYWORD_DIMENSIONS
+from app.wire import KEYWORD_DIMENSIONS
 
 DEFAULT_TENANT = "00000000-0000-7000-8000-000000000001"
 STATUSES = ("active", "deprecated", "duplicate", "quarantined", "archived")
@@ -112,8 +112,8 @@ subjects = Table(
     _tenant(),
     _subject(),
     _text("user_id", nullable=True),
-    # A job marks a subject that outgrew the exact scan (ann: new rows go into index and postings, too) and says when all
-    # of its rows are there (ann_ready: search may use them); the counts are those of that moment.
+    # A job marks a subject that outgrew the exact scan (ann: new rows go into index and postings, too) and says when
+    # all of its rows are there (ann_ready: search may use them); the counts are those of that moment.
     Column("ann", Boolean, nullable=False, server_default=text("false")),
     Column("ann_ready", Boolean, nullable=False, server_default=text("false")),
     Column("memory_count", BigInteger, nullable=False, server_default=text("0")),

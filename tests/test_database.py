@@ -17,8 +17,9 @@ from uuid_utils.compat import uuid7
 
 from app import database as module
 from app.clock import now
-from app.database import Database, DatabaseConfig, halfvec, sparsevec, sql
+from app.database import Database, DatabaseConfig, sql
 from app.errors import DatabaseUnavailable, DeadlineExceeded, PoolExhausted, StartupRefused
+from app.wire import halfvec, sparsevec
 from tests.conftest import administer
 
 ME = sql("SELECT name FROM tenants")

@@ -15,10 +15,11 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from app.database import Statement, Transaction, halfvec, sparsevec, sql
+from app.database import Statement, Transaction, sql
 from app.language import KeywordQuery
-from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
+from app.memory import MEMORY_ALIVE, MEMORY_COLUMNS, MEMORY_SOURCE
 from app.recall.query import Candidates, Filters, Query
+from app.wire import halfvec, sparsevec
 
 # The subjects in scope; an unknown user has none, which leaves the shared one (whose id is the tenant's) or nothing.
 SUBJECTS = """
@@ -26,10 +27,6 @@ SUBJECTS = """
         ARRAY(SELECT subject_id FROM subjects WHERE tenant_id = :tenant_id AND user_id = :user_id)
         || cast(:shared AS uuid[])
     )
-"""
-_ALIVE = """
-    (m.expires_at IS NULL OR m.expires_at > :now)
-    AND (m.valid_from IS NULL OR m.valid_from <= :now) AND (m.valid_to IS NULL OR m.valid_to > :now)
 """
 _FILTERS = {
     "tags_any": "m.tags && cast(:tags_any AS text[])",
@@ -72,6 +69,8 @@ class Shape:
     filters: tuple[str, ...]
     agent: bool
     deprecated: bool
+    past: bool
+    accessed: bool
     generation_id: int
 
 
@@ -83,6 +82,8 @@ def shape_of(query: Query, asked: Asked, generation_id: int) -> Shape:
         filters,
         query.agent_id is not None,
         query.include_deprecated,
+        query.as_of is not None,
+        query.time_decay.clock == "accessed",
         generation_id,
     )
 
@@ -104,12 +105,25 @@ async def find(
     """Measure every memory in scope; without a vector all cosines are NaN."""
     shape = shape_of(query, asked, generation_id)
     packed = await transaction.fetch_value(_select(shape), **parameters(query, asked, now=now))
-    return columns(packed, asked)
+    return columns(packed, asked, shape)
+
+
+async def texts_of_then(
+    transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime
+) -> dict[UUID, dict[str, Any]]:
+    """The fields, as they stood at `now`, of those memories that were amended since, by id."""
+    rows = await transaction.fetch(_AS_OF, **scope(query, now), ids=ids)
+    return {row["memory_id"]: _restored(row["snapshot"]) | {"version": row["version"]} for row in rows}
+
+
+def _restored(snapshot: dict[str, Any]) -> dict[str, Any]:
+    times = {name: snapshot[name] for name in ("event_at", "valid_from", "valid_to", "expires_at")}
+    return snapshot | {name: value and datetime.fromisoformat(value) for name, value in times.items()}
 
 
 async def fetch(transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime) -> dict[UUID, Any]:
     """The full rows of the best candidates that are still in scope, by id."""
-    statement = _HYDRATE[query.include_deprecated]
+    statement = _HYDRATE[query.include_deprecated, query.as_of is not None]
     return {row["id"]: row for row in await transaction.fetch(statement, **scope(query, now), ids=ids)}
 
 
@@ -135,7 +149,7 @@ def _select(shape: Shape) -> Statement:
 def alive(shape: Shape) -> str:
     """The conditions that every candidate meets, whichever way it is found."""
     agent = "AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if shape.agent else ""
-    return f"{_status(shape.deprecated)} AND {_ALIVE} {agent}"
+    return f"{_known(shape.deprecated, shape.past)} AND {MEMORY_ALIVE} {agent}"
 
 
 def matching(shape: Shape) -> str:
@@ -154,6 +168,7 @@ def record(shape: Shape) -> str:
             "int4send(m.word_count)",
             "int4send(coalesce(hashtext(m.session_id), 0))",
             f"boolsend(({matching(shape)}) IS TRUE)",
+            *((f"timestamptz_send(coalesce({_ACCESSED}, m.created_at))",) if shape.accessed else ()),
             *(f"float4send({_distance(name, shape.generation_id)})" for name in shape.vectors),
             *(f"float4send((-(m.keywords <#> :code_{n}))::float4)" for n in range(shape.codes)),
         )
@@ -176,36 +191,58 @@ def _distance(name: str, generation_id: int) -> str:
     return f"(CASE WHEN m.generation_id = {generation_id} THEN {measured} ELSE 'NaN' END)::float4"
 
 
+# Of several accesses only the last is known: one after the moment asked for says nothing about those before it.
+_ACCESSED = """(
+    SELECT u.last_accessed_at FROM memory_usage u
+    WHERE u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
+      AND u.last_accessed_at <= :now
+)"""
+
+
 @lru_cache(maxsize=64)
-def _layout(codes: int, vectors: tuple[str, ...]) -> np.dtype[np.void]:
+def _layout(shape: Shape) -> np.dtype[np.void]:
     """Big-endian, times in microseconds since 2000."""
     return np.dtype(
         [
             ("id", ">u8", 2), ("created_at", ">i8"), ("happened_at", ">i8"), ("importance", ">f4"),
-            ("word_count", ">i4"), ("session", ">i4"), ("matching", "?"), ("distances", ">f4", (len(vectors),)),
-            ("products", ">f4", (codes,)),
+            ("word_count", ">i4"), ("session", ">i4"), ("matching", "?"),
+            *([("accessed_at", ">i8")] if shape.accessed else []),
+            ("distances", ">f4", (len(shape.vectors),)), ("products", ">f4", (shape.codes,)),
         ]
     )  # fmt: skip
 
 
-def _status(deprecated: bool) -> str:
-    return "m.status = ANY (ARRAY['active', 'deprecated'])" if deprecated else "m.status = 'active'"
+def _known(deprecated: bool, past: bool) -> str:
+    """What was known at :now. Of the past (as_of), that includes what was overruled since; never what was erased."""
+    status = "m.status = ANY (ARRAY['active', 'deprecated'])" if deprecated or past else "m.status = 'active'"
+    written = " AND m.created_at <= :now" if past else ""
+    overruled = " AND (m.deprecated_at IS NULL OR m.deprecated_at > :now)" if past and not deprecated else ""
+    return status + written + overruled
 
 
 _HYDRATE = {
-    deprecated: sql(f"""
+    (deprecated, past): sql(f"""
         SELECT {MEMORY_COLUMNS}, m.subject_id FROM {MEMORY_SOURCE}
         WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
-          AND {_status(deprecated)} AND {_ALIVE}
+          AND {_known(deprecated, past)} AND {MEMORY_ALIVE}
     """)
     for deprecated in (False, True)
+    for past in (False, True)
 }
 
 
-def columns(packed: bytes | None, asked: Asked) -> Candidates:
+# The first version replaced after a moment is the one that stood at it.
+_AS_OF = sql(f"""
+    SELECT DISTINCT ON (m.memory_id) m.memory_id, m.version, m.snapshot FROM memory_versions m
+    WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[])) AND m.replaced_at > :now
+    ORDER BY m.memory_id, m.version
+""")
+
+
+def columns(packed: bytes | None, asked: Asked, shape: Shape) -> Candidates:
     """The packed memories as columns, in order of time."""
-    vectors = tuple(asked.vectors)
-    rows = np.frombuffer(packed or b"", _layout(len(asked.keywords.codes), vectors))
+    vectors = shape.vectors
+    rows = np.frombuffer(packed or b"", _layout(shape))
     rows = rows[np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))]
     words, grams = asked.keywords.decode(rows["products"])
     distances = rows["distances"].astype(np.float64)
@@ -216,14 +253,20 @@ def columns(packed: bytes | None, asked: Asked) -> Candidates:
         words=words,
         grams=grams,
         word_count=rows["word_count"].astype(np.float64),
-        created_at=rows["created_at"] / 1e6 + _YEAR_2000,
-        happened_at=rows["happened_at"] / 1e6 + _YEAR_2000,
+        created_at=_seconds(rows["created_at"]),
+        happened_at=_seconds(rows["happened_at"]),
         importance=rows["importance"].astype(np.float64),
         session=rows["session"].astype(np.int64),
         matching=rows["matching"],
         commonness=-distances[:, -1] if "small_talk" in vectors else None,
         question_cosine=1 - distances[:, questions] if questions else None,
+        accessed_at=_seconds(rows["accessed_at"]) if shape.accessed else None,
     )
+
+
+def _seconds(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """PostgreSQL's microseconds since 2000 as seconds since 1970."""
+    return np.asarray(microseconds / 1e6 + _YEAR_2000)
 
 
 class _Ids(Sequence[UUID]):

@@ -12,11 +12,12 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from app.database import Database, Transaction, halfvec, sql, subject_lock
+from app.database import Database, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
 from app.remember.judge import judge
 from app.remember.memory import Draft, NewMemory, RememberConfig
+from app.wire import halfvec
 
 LEASE_SECONDS = 120
 LONGEST_WAIT_SECONDS = 3600

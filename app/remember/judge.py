@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from uuid_utils.compat import uuid7
 
-from app.database import Statement, Transaction, halfvec, sql
+from app.database import Statement, Transaction, sql
 from app.embed import Generation
 from app.remember.memory import Draft, RememberConfig
 from app.remember.twins import say_the_same
+from app.wire import halfvec
 
 NEIGHBOURS = 3  # nearest active memories that may be near-duplicates
 DRAFTS_PER_STATEMENT = 100

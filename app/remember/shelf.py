@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
-from app.database import Database, Statement, Transaction, halfvec, sparsevec, sql, subject_lock
+from app.database import Database, Statement, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import DuplicateContent, EmbeddingUnavailable, Invalid, KeyTaken, NotFound, VersionConflict
 from app.guard import Caller
@@ -22,6 +22,7 @@ from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.memory import RememberConfig, content_hash
 from app.remember.served import NOTHING_SAID, without_served
+from app.wire import halfvec, sparsevec
 
 AMENDABLE = (
     "content", "kind", "key", "importance", "tags", "metadata", "source", "event_at", "valid_from", "valid_to",

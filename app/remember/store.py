@@ -11,11 +11,12 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from app.database import Transaction, halfvec, sparsevec, sql
+from app.database import Transaction, sql
 from app.guard import Caller
 from app.language import TOKENIZER_VERSION, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.memory import Draft, Written
+from app.wire import halfvec, sparsevec
 
 
 async def store(

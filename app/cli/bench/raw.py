@@ -18,8 +18,8 @@ from uuid_utils.compat import uuid7
 
 from app.cli.embedded import PORT, SUPERUSER, EmbeddedServer
 from app.clock import now
-from app.database import KEYWORD_DIMENSIONS
 from app.language import TOKENIZER_VERSION, keyword_vector
+from app.wire import KEYWORD_DIMENSIONS
 
 Connection = Any
 DIMENSION: Final = 384
