@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from app.api.body import Identifier, Moment, Wire
 from app.memory import ContentType, Kind
-from app.recall import Filters, Fusion
+from app.recall import Clock, Filters, Fusion, TimeDecay
 from app.remember import DEFAULT_KIND, NewMemory
 
 CONTENT_CHARACTERS = 8_000
@@ -216,6 +216,18 @@ class WeightsIn(Wire):
     some = model_validator(mode="after")(_some_weight)
 
 
+class TimeDecayIn(Wire):
+    """How the time signal falls with the hours that a clock shows: exp(-per_hour · hours)."""
+
+    per_hour: float = Field(0.01, ge=0, description="0: all memories are equally fresh.")
+    clock: Clock = Field(
+        "created", description="Hours since it was written, of its event, or last recalled; without these: written."
+    )
+
+    def to_decay(self) -> TimeDecay:
+        return TimeDecay(self.per_hour, self.clock)
+
+
 class SearchIn(Wire):
     """A question about one user (and the tenant's shared memories)."""
 
@@ -231,6 +243,10 @@ class SearchIn(Wire):
     filters: FiltersIn = FiltersIn()
     include_shared: bool = True
     include_deprecated: bool = False
+    as_of: Moment | None = Field(
+        None, description="Ask as if at this moment: of what was valid and known then. Null: now."
+    )
+    time_decay: TimeDecayIn = TimeDecayIn()
     explain: bool = False
 
 

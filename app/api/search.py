@@ -52,6 +52,8 @@ async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Re
         filters=body.filters.to_filters(),
         include_shared=body.include_shared,
         include_deprecated=body.include_deprecated,
+        as_of=body.as_of,
+        time_decay=body.time_decay.to_decay(),
     )
     recalled = await services.recaller.recall(query, now=now(), explain=body.explain)
     note(recalled)

@@ -2,12 +2,13 @@
 
 from app.recall.context import Context, ContextRequest, make_context
 from app.recall.growth import tend_large_subjects
-from app.recall.query import Filters, Fusion, Hit, Query, RecallConfig, Recalled
+from app.recall.query import Clock, Filters, Fusion, Hit, Query, RecallConfig, Recalled, TimeDecay
 from app.recall.search import Recaller
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 
 __all__ = [
+    "Clock",
     "Context",
     "ContextRequest",
     "Filters",
@@ -18,6 +19,7 @@ __all__ = [
     "Recalled",
     "Recaller",
     "SmallTalk",
+    "TimeDecay",
     "UsageBuffer",
     "make_context",
     "tend_large_subjects",

@@ -84,11 +84,12 @@ async def find_in_large(
     if "vector" in shape.vectors or rare:
         row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension), **values)
         expected = min(NEAREST, sum(subject.memory_count for subject in large))
-        if row is not None and not (shape.filters and "vector" in shape.vectors and row["nearest"] < expected):
-            return columns(row["packed"], asked), statistics
+        narrow = shape.filters or shape.agent or shape.past
+        if row is not None and not (narrow and "vector" in shape.vectors and row["nearest"] < expected):
+            return columns(row["packed"], asked, shape), statistics
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
     packed = await transaction.fetch_value(_whole(shape), **values)
-    return columns(packed, asked), statistics
+    return columns(packed, asked, shape), statistics
 
 
 async def _statistics(

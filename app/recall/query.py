@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 Fusion = Literal["weighted", "similarity", "similarity_time", "similarity_importance"]
+Clock = Literal["created", "event", "accessed"]
 
 
 class RecallConfig(BaseModel, extra="forbid"):
@@ -44,9 +45,23 @@ class Filters:
     session_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TimeDecay:
+    """How the time signal falls: exp(-per_hour · hours) since a memory was written, of its event, or last recalled.
+
+    Without an event, or never recalled: since it was written. per_hour >= 0; 0 makes all memories equally fresh.
+    """
+
+    per_hour: float = 0.01
+    clock: Clock = "created"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One question about one subject (user_id None: the shared one only)."""
+    """One question about one subject (user_id None: the shared one only).
+
+    `as_of` asks as if at that moment: of what was valid and known then; None: now.
+    """
 
     tenant_id: UUID
     user_id: str | None
@@ -59,6 +74,8 @@ class Query:
     filters: Filters = field(default_factory=Filters)
     include_shared: bool = True
     include_deprecated: bool = False
+    as_of: datetime | None = None
+    time_decay: TimeDecay = TimeDecay()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,7 @@ class Candidates:
     (rows, query grams) 0 or 1; times are seconds since 1970; session 0 means none; matching says whether a row passes
     the request's filters (the others are context: term statistics and neighbours). commonness is the inner product
     with the mean vector of small talk, question_cosine (rows, questions) the cosine to each question of a text of many.
+    accessed_at (last recall, else creation) is measured only for the clock that needs it.
     """
 
     ids: Sequence[UUID]
@@ -83,6 +101,7 @@ class Candidates:
     matching: NDArray[np.bool_]
     commonness: NDArray[np.float64] | None = None
     question_cosine: NDArray[np.float64] | None = None
+    accessed_at: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -16,7 +16,7 @@ from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
 from app.language import keyword_query, questions
 from app.memory import as_json
-from app.recall.candidates import Asked, fetch, find
+from app.recall.candidates import Asked, fetch, find, texts_of_then
 from app.recall.large import LargeSubjects, find_in_large
 from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import rank
@@ -45,26 +45,29 @@ class Recaller:
         PoolExhausted, DeadlineExceeded.
         """
         degraded: list[str] = []
+        at = query.as_of or now
         asked = await self._ask(query, degraded)
         async with self.database.read(query.tenant_id) as transaction:
             with telemetry.search_stage("database"):
-                candidates, statistics = await self._find(transaction, query, asked, now)
+                candidates, statistics = await self._find(transaction, query, asked, at)
             with telemetry.search_stage("ranking"):
                 if asked.vector is not None and np.isnan(candidates.cosine).any():
                     degraded.append("embedding_pending")
                 circumstances = Circumstances(
-                    window=self.generation.spec.query_window, now=now.timestamp(), statistics=statistics
+                    window=self.generation.spec.query_window, now=at.timestamp(), statistics=statistics
                 )
                 ranked = rank(candidates, query, circumstances, explain=explain)
             ids = [candidates.ids[one.row] for one in ranked]
             with telemetry.search_stage("hydrate"):
-                rows = await fetch(transaction, query, ids, now=now)
+                rows = await fetch(transaction, query, ids, now=at)
+                of_then = {} if query.as_of is None else await texts_of_then(transaction, query, ids, now=at)
         hits = [
-            Hit(as_json(rows[memory_id]), one.score, one.signals)
+            Hit(as_json(rows[memory_id]) | of_then.get(memory_id, {}), one.score, one.signals)
             for memory_id, one in zip(ids, ranked, strict=True)
             if memory_id in rows  # overruled or expired between the two statements
         ]
-        self.usage.add(((query.tenant_id, row["subject_id"], row["id"]) for row in rows.values()), now)
+        if query.as_of is None:  # to look back is not to use
+            self.usage.add(((query.tenant_id, row["subject_id"], row["id"]) for row in rows.values()), now)
         telemetry.SEARCH_RESULTS.observe(len(hits))
         for reason in degraded:
             telemetry.SEARCH_DEGRADED.labels(reason).inc()

@@ -18,7 +18,6 @@ from app.recall.query import Candidates, Query
 
 Floats = NDArray[np.float64]
 
-TIME_DECAY_PER_HOUR = 0.01
 TERM_SATURATION = 0.6  # k1 of BM25: the first mention says most, memories are short
 LENGTH_PENALTY = 0.15  # b of BM25: a long memory is rarely a worse one
 GRAM_SHARE = 0.5  # characters beside words: they catch what the segmenter or the stemmer cut differently
@@ -45,7 +44,6 @@ class Circumstances:
 
     window: tuple[float, float]
     now: float
-    decay_per_hour: float = TIME_DECAY_PER_HOUR
     statistics: Statistics | None = None
 
 
@@ -89,10 +87,12 @@ def similarity(candidates: Candidates, query: Query, circumstances: Circumstance
     return _best_question(distinct(candidates.cosine), parts)
 
 
-def time(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
-    """exp(-decay · hours since creation), 1 for what was just written (or lies in the future)."""
-    hours = np.maximum(circumstances.now - candidates.created_at, 0.0) / 3600
-    return np.exp(-circumstances.decay_per_hour * hours)
+def time(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:
+    """exp(-decay · hours) by the clock of the query's TimeDecay, 1 for what is of this moment (or of the future)."""
+    clocks = {"event": candidates.happened_at, "accessed": candidates.accessed_at}
+    at = clocks.get(query.time_decay.clock)
+    hours = np.maximum(circumstances.now - (candidates.created_at if at is None else at), 0.0) / 3600
+    return np.exp(-query.time_decay.per_hour * hours)
 
 
 def importance(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
