@@ -22,7 +22,7 @@ Style = Literal["block", "brief"]
 Item = Mapping[str, Any]
 """A memory in its JSON shape."""
 
-LEAST_TOKENS: Final = 8  # no line costs less: its label alone has more
+MISFITS: Final = 5  # memories that a part tries in vain before it gives up: every one costs the counting of its tokens
 _HAN = re.compile("[\u3400-\u9fff]")
 _LATIN_WORD = re.compile("[A-Za-z]+")
 _TAG = re.compile(rf"(?:[<＜]|&lt;)(?=[\s/／\u200b-\u200f\u2060\ufeff]*{SERVED_TAG})", re.IGNORECASE)
@@ -106,8 +106,8 @@ def compose(
 ) -> Block:
     """Fill a text with the memories of `parts` (names of PARTS; the best, or of those told in time the latest, first).
 
-    Every part first has its share of `most_tokens`, then what is left goes round once more; a memory that is too long
-    lets shorter ones pass. `count` gives the tokens of a text. If not even one memory fits, the text is empty.
+    Every part first has its share of `most_tokens`, then what is left goes round once more; up to MISFITS memories that
+    are too long let shorter ones pass. `count` gives the tokens of a text. If not one memory fits, the text is empty.
     """
     offered = {item["id"]: item for items in parts.values() for item in items}
     citations = _citations(offered)
@@ -119,16 +119,19 @@ def compose(
     spent = dict.fromkeys(parts, 0)
     for greedy in (False, True):
         for name in sorted(parts, key=lambda part: PARTS[part].share):
+            misfits = 0
             for each in (item["id"] for item in parts[name]):
+                if says[each] in taken:
+                    continue
                 room = most_tokens - frame - sum(spent.values())
                 if not greedy:
                     room = min(room, int(PARTS[name].share * most_tokens) - spent[name])
-                if room < LEAST_TOKENS:
-                    break
                 needed = cost(each) + (0 if spent[name] else headings[name])
-                if needed <= room and says[each] not in taken:
+                if needed <= room:
                     taken[says[each]] = name, offered[each]
                     spent[name] += needed
+                elif (misfits := misfits + 1) == MISFITS:
+                    break
     while True:  # the tokens of a whole are not exactly the sum of its lines': give back the last until it fits
         placed = [Placed(name, citations[item["id"]], item) for name, item in _in_order(taken.values())]
         left_out = [each for each, saying in says.items() if saying not in taken]
