@@ -20,11 +20,11 @@ Floats = NDArray[np.float64]
 
 TERM_SATURATION = 0.6  # k1 of BM25: the first mention says most, memories are short
 LENGTH_PENALTY = 0.15  # b of BM25: a long memory is rarely a worse one
-GRAM_SHARE = 0.5  # characters beside words: they catch what the segmenter or the stemmer cut differently
+GRAM_SHARE = 0.6  # characters beside words: they catch what the segmenter or the stemmer cut differently
 BEFORE_SHARE = 0.3  # an answer often leaves out the words of the question just before it
 DATE_SHARE = 0.7  # a day that the query names is nearly as good as its words
 COMMONNESS_SHARE = 0.85  # small talk resembles every question; what is common to it is taken off
-CONTRAST = 1.5  # exponent: near-certain likeness outweighs words, vague likeness does not
+CONTRAST = 1.6  # exponent: near-certain likeness outweighs words, vague likeness does not
 QUESTION_SHARE = 0.6  # of several questions in one query, the best-matched one counts beside the whole
 
 
