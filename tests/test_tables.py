@@ -1,6 +1,8 @@
 """The catalog tells whether DESIGN holds: tenant-first keys, row security on every table, roles without power."""
 
+import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -147,6 +149,19 @@ def migrator(owner_url: str) -> Config:
     base, _, parameters = owner_url.partition("?")
     config.attributes["url"] = f"{base.rpartition('/')[0]}/steps_of_migration?{parameters}"
     return config
+
+
+async def test_of_two_migrators_at_once_one_waits(migrator: Config) -> None:
+    """Also where an index is made concurrently, which waits for every statement that holds a snapshot."""
+    upgrade = (
+        "import sys; from alembic import command; from alembic.config import Config; config = Config('alembic.ini');"
+        "config.attributes['url'] = sys.argv[1]; command.upgrade(config, 'head')"
+    )
+    both = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", upgrade, migrator.attributes["url"]) for _ in "ab"
+    ]
+    assert [await each.wait() for each in both] == [0, 0]
+    await asyncio.to_thread(command.check, migrator)
 
 
 def test_models_and_migrations_agree_and_each_step_goes_down_and_up(migrator: Config) -> None:
