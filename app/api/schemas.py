@@ -26,6 +26,7 @@ METADATA_MEMBERS = 64
 METADATA_DEPTH = 8
 BATCH_ITEMS = 500
 TOKENS_MAX = 32_000
+WHY_NOT_MAX = 20
 
 
 def _said(text: str) -> str:
@@ -72,6 +73,7 @@ Tags = Annotated[list[Identifier], Field(max_length=TAGS_MAX)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_flat_enough)]
 Importance = Annotated[float, Field(ge=1, le=5)]
 Share = Annotated[float, Field(ge=0, le=1)]
+MemoryId = Annotated[UUID, Field(strict=False)]
 ZoneName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_zone_name)]
 
 
@@ -247,7 +249,16 @@ class SearchIn(Wire):
         None, description="Ask as if at this moment: of what was valid and known then. Null: now."
     )
     time_decay: TimeDecayIn = TimeDecayIn()
+    diversity: Share | None = Field(
+        None, description="How much near-equal hits give way to others; 0: not at all. Null: as configured."
+    )
+    max_share_per_source: float | None = Field(
+        None, gt=0, le=1, description="Largest share of top_k that hits of one source may have. Null: as configured."
+    )
     explain: bool = False
+    why_not: list[MemoryId] = Field(
+        [], max_length=WHY_NOT_MAX, description="Ids of which the answer says where they are, and why."
+    )
 
 
 class ContextIn(Wire):

@@ -1,7 +1,8 @@
 """`POST /v1/memories:search`: recall over HTTP."""
 
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
+from uuid import UUID
 
 from fastapi import Response
 from pydantic import BaseModel, Field
@@ -12,8 +13,9 @@ from app.api.problems import problems
 from app.api.reply import reply
 from app.api.schemas import SearchIn
 from app.clock import now
+from app.guard import Caller
 from app.memory import Memory
-from app.recall import Query, Recalled
+from app.recall import Absence, Query, Recalled
 
 router = walled_router(prefix="/v1", tags=["search"])
 
@@ -26,11 +28,26 @@ class HitAnswer(BaseModel):
     signals: dict[str, Any] | None = None
 
 
+class AbsenceAnswer(BaseModel):
+    """Where a memory is, and why; rank (among all that qualify), score and signals only if it was measured."""
+
+    id: UUID
+    reason: Literal[
+        "unknown", "other_agent", "wrong_status", "not_yet_known", "expired", "not_valid_then", "filtered",
+        "not_proposed", "no_evidence", "below_threshold", "hit", "same_source", "displaced_by_diversity", "below_top_k",
+    ]  # fmt: skip
+    detail: str | None
+    rank: int | None = None
+    score: float | None = None
+    signals: dict[str, Any] | None = None
+
+
 class SearchAnswer(BaseModel):
-    """Hits, best first, and what was missing while they were found."""
+    """Hits, best first, and what was missing while they were found; `why_not` only if it was asked for."""
 
     hits: list[HitAnswer]
     degraded: list[str] = Field(examples=[[], ["embedding_unavailable"]])
+    why_not: list[AbsenceAnswer] | None = None
     took_ms: float
 
 
@@ -54,11 +71,15 @@ async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Re
         include_deprecated=body.include_deprecated,
         as_of=body.as_of,
         time_decay=body.time_decay.to_decay(),
+        diversity=body.diversity,
+        max_share_per_source=body.max_share_per_source,
     )
-    recalled = await services.recaller.recall(query, now=now(), explain=body.explain)
+    recalled = await services.recaller.recall(query, now=now(), explain=body.explain, why_not=body.why_not)
     note(recalled)
+    absences = {"why_not": [_absence(one, caller) for one in recalled.why_not]} if body.why_not else {}
     return reply(
-        {
+        absences
+        | {
             "hits": [
                 {"memory": hit.memory, "score": hit.score} | ({} if hit.signals is None else {"signals": hit.signals})
                 for hit in recalled.hits
@@ -67,6 +88,13 @@ async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Re
             "took_ms": round((perf_counter() - started) * 1000, 2),
         }
     )
+
+
+def _absence(one: Absence, caller: Caller) -> dict[str, Any]:
+    if one.reason == "other_agent" and caller.agent_id is not None:
+        return {"id": one.memory_id, "reason": "unknown", "detail": None}  # a bound key is not told of other agents'
+    measured = {} if one.score is None else {"rank": one.rank, "score": one.score, "signals": one.signals}
+    return {"id": one.memory_id, "reason": one.reason, "detail": one.detail} | measured
 
 
 def note(recalled: Recalled) -> None:

@@ -2,12 +2,13 @@
 
 from app.recall.context import Context, ContextRequest, make_context
 from app.recall.growth import tend_large_subjects
-from app.recall.query import Clock, Filters, Fusion, Hit, Query, RecallConfig, Recalled, TimeDecay
+from app.recall.query import Absence, Clock, Filters, Fusion, Hit, Query, RecallConfig, Recalled, TimeDecay
 from app.recall.search import Recaller
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 
 __all__ = [
+    "Absence",
     "Clock",
     "Context",
     "ContextRequest",

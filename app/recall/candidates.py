@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.database import Statement, Transaction, sql
 from app.language import KeywordQuery
-from app.memory import MEMORY_ALIVE, MEMORY_COLUMNS, MEMORY_SOURCE
+from app.memory import MEMORY_ALIVE
 from app.recall.query import Candidates, Filters, Query
 from app.wire import halfvec, sparsevec
 
@@ -28,7 +28,7 @@ SUBJECTS = """
         || cast(:shared AS uuid[])
     )
 """
-_FILTERS = {
+FILTERS = {
     "tags_any": "m.tags && cast(:tags_any AS text[])",
     "tags_all": "m.tags @> cast(:tags_all AS text[])",
     "kinds": "m.kind = ANY (cast(:kinds AS text[]))",
@@ -71,6 +71,7 @@ class Shape:
     deprecated: bool
     past: bool
     accessed: bool
+    sources: bool
     generation_id: int
 
 
@@ -84,6 +85,7 @@ def shape_of(query: Query, asked: Asked, generation_id: int) -> Shape:
         query.include_deprecated,
         query.as_of is not None,
         query.time_decay.clock == "accessed",
+        query.max_share_per_source is not None and query.max_share_per_source < 1,
         generation_id,
     )
 
@@ -108,25 +110,6 @@ async def find(
     return columns(packed, asked, shape)
 
 
-async def texts_of_then(
-    transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime
-) -> dict[UUID, dict[str, Any]]:
-    """The fields, as they stood at `now`, of those memories that were amended since, by id."""
-    rows = await transaction.fetch(_AS_OF, **scope(query, now), ids=ids)
-    return {row["memory_id"]: _restored(row["snapshot"]) | {"version": row["version"]} for row in rows}
-
-
-def _restored(snapshot: dict[str, Any]) -> dict[str, Any]:
-    times = {name: snapshot[name] for name in ("event_at", "valid_from", "valid_to", "expires_at")}
-    return snapshot | {name: value and datetime.fromisoformat(value) for name, value in times.items()}
-
-
-async def fetch(transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime) -> dict[UUID, Any]:
-    """The full rows of the best candidates that are still in scope, by id."""
-    statement = _HYDRATE[query.include_deprecated, query.as_of is not None]
-    return {row["id"]: row for row in await transaction.fetch(statement, **scope(query, now), ids=ids)}
-
-
 def scope(query: Query, now: datetime) -> dict[str, Any]:
     shared = query.include_shared or query.user_id is None
     return {
@@ -149,12 +132,12 @@ def _select(shape: Shape) -> Statement:
 def alive(shape: Shape) -> str:
     """The conditions that every candidate meets, whichever way it is found."""
     agent = "AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if shape.agent else ""
-    return f"{_known(shape.deprecated, shape.past)} AND {MEMORY_ALIVE} {agent}"
+    return f"{known(shape.deprecated, shape.past)} AND {MEMORY_ALIVE} {agent}"
 
 
 def matching(shape: Shape) -> str:
     """The request's filters as one condition."""
-    return " AND ".join(_FILTERS[name] for name in shape.filters) or "true"
+    return " AND ".join(FILTERS[name] for name in shape.filters) or "true"
 
 
 def record(shape: Shape) -> str:
@@ -169,6 +152,7 @@ def record(shape: Shape) -> str:
             "int4send(coalesce(hashtext(m.session_id), 0))",
             f"boolsend(({matching(shape)}) IS TRUE)",
             *((f"timestamptz_send(coalesce({_ACCESSED}, m.created_at))",) if shape.accessed else ()),
+            *(("int4send(coalesce(hashtext(m.source), 0))",) if shape.sources else ()),
             *(f"float4send({_distance(name, shape.generation_id)})" for name in shape.vectors),
             *(f"float4send((-(m.keywords <#> :code_{n}))::float4)" for n in range(shape.codes)),
         )
@@ -206,37 +190,18 @@ def _layout(shape: Shape) -> np.dtype[np.void]:
         [
             ("id", ">u8", 2), ("created_at", ">i8"), ("happened_at", ">i8"), ("importance", ">f4"),
             ("word_count", ">i4"), ("session", ">i4"), ("matching", "?"),
-            *([("accessed_at", ">i8")] if shape.accessed else []),
+            *([("accessed_at", ">i8")] if shape.accessed else []), *([("source", ">i4")] if shape.sources else []),
             ("distances", ">f4", (len(shape.vectors),)), ("products", ">f4", (shape.codes,)),
         ]
     )  # fmt: skip
 
 
-def _known(deprecated: bool, past: bool) -> str:
+def known(deprecated: bool, past: bool) -> str:
     """What was known at :now. Of the past (as_of), that includes what was overruled since; never what was erased."""
     status = "m.status = ANY (ARRAY['active', 'deprecated'])" if deprecated or past else "m.status = 'active'"
     written = " AND m.created_at <= :now" if past else ""
     overruled = " AND (m.deprecated_at IS NULL OR m.deprecated_at > :now)" if past and not deprecated else ""
     return status + written + overruled
-
-
-_HYDRATE = {
-    (deprecated, past): sql(f"""
-        SELECT {MEMORY_COLUMNS}, m.subject_id FROM {MEMORY_SOURCE}
-        WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
-          AND {_known(deprecated, past)} AND {MEMORY_ALIVE}
-    """)
-    for deprecated in (False, True)
-    for past in (False, True)
-}
-
-
-# The first version replaced after a moment is the one that stood at it.
-_AS_OF = sql(f"""
-    SELECT DISTINCT ON (m.memory_id) m.memory_id, m.version, m.snapshot FROM memory_versions m
-    WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[])) AND m.replaced_at > :now
-    ORDER BY m.memory_id, m.version
-""")
 
 
 def columns(packed: bytes | None, asked: Asked, shape: Shape) -> Candidates:
@@ -261,6 +226,7 @@ def columns(packed: bytes | None, asked: Asked, shape: Shape) -> Candidates:
         commonness=-distances[:, -1] if "small_talk" in vectors else None,
         question_cosine=1 - distances[:, questions] if questions else None,
         accessed_at=_seconds(rows["accessed_at"]) if shape.accessed else None,
+        source=rows["source"].astype(np.int64) if shape.sources else None,
     )
 
 
@@ -281,6 +247,13 @@ class _Ids(Sequence[UUID]):
     def __getitem__(self, row: Any) -> Any:
         high, low = self._halves[row].tolist()
         return UUID(int=high << 64 | low)
+
+    def index(self, value: UUID, start: int = 0, stop: int | None = None) -> int:
+        halves = self._halves[start:stop]
+        found = np.flatnonzero((halves[:, 0] == value.int >> 64) & (halves[:, 1] == value.int & 0xFFFF_FFFF_FFFF_FFFF))
+        if not len(found):
+            raise ValueError(f"{value} is not among the candidates")
+        return start + int(found[0])
 
 
 _YEAR_2000 = datetime(2000, 1, 1, tzinfo=UTC).timestamp()  # the zero of PostgreSQL's clock

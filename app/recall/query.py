@@ -23,6 +23,12 @@ class RecallConfig(BaseModel, extra="forbid"):
     exact_scan_rows: int = Field(
         15_000, ge=100, description="Active memories above which a subject moves to the vector index and postings."
     )
+    diversity: float = Field(
+        0.2, ge=0, le=1, description="How much near-equal hits give way to others: 0 not at all, 1 as far as they can."
+    )
+    max_share_per_source: float = Field(
+        1.0, gt=0, le=1, description="Largest share of top_k that hits of one source may have; 1: no limit."
+    )
     usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")
     usage_buffer_size: int = Field(
         50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted."
@@ -60,7 +66,8 @@ class TimeDecay:
 class Query:
     """One question about one subject (user_id None: the shared one only).
 
-    `as_of` asks as if at that moment: of what was valid and known then; None: now.
+    `as_of` asks as if at that moment: of what was valid and known then; None: now. `diversity` and
+    `max_share_per_source` None: as configured.
     """
 
     tenant_id: UUID
@@ -76,6 +83,8 @@ class Query:
     include_deprecated: bool = False
     as_of: datetime | None = None
     time_decay: TimeDecay = TimeDecay()
+    diversity: float | None = None
+    max_share_per_source: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,7 @@ class Candidates:
     (rows, query grams) 0 or 1; times are seconds since 1970; session 0 means none; matching says whether a row passes
     the request's filters (the others are context: term statistics and neighbours). commonness is the inner product
     with the mean vector of small talk, question_cosine (rows, questions) the cosine to each question of a text of many.
-    accessed_at (last recall, else creation) is measured only for the clock that needs it.
+    accessed_at (last recall, else creation) and source (a number each, 0 none) are measured only if they are needed.
     """
 
     ids: Sequence[UUID]
@@ -102,6 +111,7 @@ class Candidates:
     commonness: NDArray[np.float64] | None = None
     question_cosine: NDArray[np.float64] | None = None
     accessed_at: NDArray[np.float64] | None = None
+    source: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -117,8 +127,26 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a memory is where it is: the reason, what it means here, and of what was measured, its rank and score.
+
+    Reasons in the order in which they are looked at: unknown, other_agent, wrong_status, not_yet_known, expired,
+    not_valid_then, filtered, not_proposed, no_evidence, below_threshold, hit, same_source, displaced_by_diversity,
+    below_top_k.
+    """
+
+    memory_id: UUID
+    reason: str
+    detail: str | None = None
+    rank: int | None = None
+    score: float | None = None
+    signals: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Recalled:
-    """The answer to a query: hits, best first, and what was missing while it was made."""
+    """The answer to a query: hits, best first, what was missing while it was made, and the fate of ids asked for."""
 
     hits: list[Hit]
     degraded: tuple[str, ...] = ()
+    why_not: tuple[Absence, ...] = ()

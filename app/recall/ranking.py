@@ -4,11 +4,12 @@ Invariant: a hit has evidence (a match of meaning or of words) and passes the th
 better; a missing vector lowers no row below what its keywords say and never gives NaN.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.recall.query import Candidates, Query
 from app.recall.signals import SIGNALS, Circumstances, Floats, calibrated
@@ -30,8 +31,30 @@ class Ranked:
     signals: Mapping[str, Mapping[str, Any]] | None
 
 
-def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, explain: bool = True) -> list[Ranked]:
-    """The hits of a query, best first and newest first among equals, at most query.top_k.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on every candidate; `order` has the rows of all hits, best first, however many were asked for.
+
+    `score` lies in [0, 1]; `evidence` tells of every row whether anything in it matches; `similarity` is what a
+    threshold is compared with (NaN: no vector). `values` and `weights` are those of each signal.
+    """
+
+    score: Floats
+    order: NDArray[np.intp]
+    evidence: NDArray[np.bool_]
+    similarity: Floats
+    values: Mapping[str, Floats]
+    weights: Mapping[str, Floats]
+
+    def ranked(self, rows: Sequence[int], *, explain: bool = True) -> list[Ranked]:
+        """The given rows with their scores, and what these are made of."""
+        scores = self.score[rows].tolist()
+        parts = [_explain(row, self) if explain else None for row in rows]
+        return [Ranked(*one) for one in zip(rows, scores, parts, strict=True)]
+
+
+def judge(candidates: Candidates, query: Query, circumstances: Circumstances) -> Judged:
+    """Score all candidates, and say which are hits: best first, among equals the more alike and then the newer.
 
     A row is a hit if it passes the filters, has evidence, and its similarity is not below query.similarity_threshold
     (in calibrated units). Evidence is a similarity or a keyword signal above 0 among those that weigh; if neither
@@ -52,10 +75,9 @@ def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, 
         evidence[:] = True
     passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold)
     rows = np.flatnonzero(candidates.matching & evidence & passes)
-    best = rows[np.lexsort((-rows, -score[rows]))][: query.top_k]
-    scores = np.minimum(score[best], 1.0).tolist()
-    parts = [_explain(row, values, weights, plain) if explain else None for row in best.tolist()]
-    return [Ranked(*hit) for hit in zip(best.tolist(), scores, parts, strict=True)]
+    cosine = np.nan_to_num(candidates.cosine[rows])  # calibration ends at 1, likeness goes on
+    best = rows[np.lexsort((-rows, -cosine, -score[rows]))]
+    return Judged(np.minimum(score, 1.0), best, evidence, plain, values, weights)
 
 
 def _asked(query: Query) -> dict[str, float]:
@@ -80,17 +102,16 @@ def _weigh(asked: Mapping[str, float], values: Mapping[str, Floats]) -> dict[str
     return weights
 
 
-def _explain(
-    row: int, values: Mapping[str, Floats], weights: Mapping[str, Floats], plain: Floats
-) -> dict[str, dict[str, Any]]:
+def _explain(row: int, judged: Judged) -> dict[str, dict[str, Any]]:
     """Value (null: cannot be said), weight, contribution and arm of each signal; contributions sum to the score.
 
     `calibrated` is what a similarity threshold is compared with; in the mix the value of similarity may differ.
     """
     explained: dict[str, dict[str, Any]] = {}
     for name, signal in SIGNALS.items():
-        value, weight = float(values[name][row]), float(weights[name][row])
+        value, weight = float(judged.values[name][row]), float(judged.weights[name][row])
         known = None if np.isnan(value) else value
         explained[name] = {"value": known, "weight": weight, "contribution": (known or 0.0) * weight, "arm": signal.arm}
-    explained["similarity"]["calibrated"] = None if np.isnan(plain[row]) else float(plain[row])
+    plain = float(judged.similarity[row])
+    explained["similarity"]["calibrated"] = None if np.isnan(plain) else plain
     return explained

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from app.language import grams, keyword_query, words
 from app.recall.query import Candidates, Query
+from app.recall.ranking import Ranked, judge
 from app.recall.signals import Circumstances
 
 NOW = 1_796_000_000.0
@@ -18,6 +19,12 @@ TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
 def asking(text: str, **fields: object) -> Query:
     return Query(tenant_id=TENANT, user_id="u", text=text, **fields)  # type: ignore[arg-type]
+
+
+def rank(candidates: Candidates, query: Query, circumstances: Circumstances, *, explain: bool = True) -> list[Ranked]:
+    """The first top_k of the verdict."""
+    judged = judge(candidates, query, circumstances)
+    return judged.ranked(judged.order[: query.top_k].tolist(), explain=explain)
 
 
 def candidates_for(texts: Sequence[str], asked: str, cosine: NDArray[np.float64] | None = None) -> Candidates:

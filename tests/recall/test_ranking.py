@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.recall.query import Candidates, Fusion
-from app.recall.ranking import rank
 from app.recall.signals import SIGNALS
-from tests.recall.candidates import HERE, NOW, asking, candidates_for
+from tests.recall.candidates import HERE, NOW, asking, candidates_for, rank
 
 TEXTS = ["我对芒果过敏", "年糕是一只猫", "国庆去杭州开会", "今天天气真好", "芒果很贵"]
 ASKED = "芒果过敏"

@@ -1,0 +1,101 @@
+"""Which of the best candidates become hits: near-equal ones and those of one source give way to others. Pure.
+
+Invariant: the first candidate is always chosen, none twice, and as many as without wherever the rules allow so many.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.recall.signals import Floats, calibrated
+
+SHORTLIST = 3  # candidates considered for each hit asked for
+NEAR_EQUAL_FROM = 0.8  # calibrated likeness of two memories below which they say clearly different things
+
+Sources = NDArray[np.int64]
+"""A number for each source; 0 for none, which is no source that could have too large a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Candidates that were considered, and of these the chosen ones, as rows, best first; and what decided.
+
+    `same` is the redundancy between the considered (None: it played no part), `most` the limit for one source.
+    """
+
+    considered: Sequence[int]
+    chosen: Sequence[int]
+    same: Floats | None
+    most: int
+
+
+def most_per_source(share: float, top_k: int) -> int:
+    """How many of top_k hits may come from one source: never more than the share, but one at least."""
+    return max(1, int(share * top_k + 1e-9))
+
+
+def shortlist(order: NDArray[np.intp], sources: Sources | None, top_k: int, most: int) -> list[int]:
+    """The rows to choose from: the first SHORTLIST · top_k of `order`, of one source at most SHORTLIST · most."""
+    rows: list[int] = order[: SHORTLIST * top_k].tolist() if sources is None else []
+    if sources is not None:
+        taken: Counter[int] = Counter()
+        for row, source in zip(order.tolist(), sources[order].tolist(), strict=True):
+            if source == 0 or taken[source] < SHORTLIST * most:
+                taken[source] += 1
+                rows.append(row)
+                if len(rows) == SHORTLIST * top_k:
+                    break
+    return rows
+
+
+def redundancy(vectors: NDArray[np.float32], pair_window: tuple[float, float]) -> Floats:
+    """How much each two memories say the same: 0 if clearly different or without a vector (zeros), 1 if equal.
+
+    Shape (n, n) for unit vectors (n, dimension); the diagonal is 0.
+    """
+    alike = calibrated((vectors @ vectors.T).astype(np.float64), pair_window)
+    same = np.clip((alike - NEAR_EQUAL_FROM) / (1 - NEAR_EQUAL_FROM), 0.0, 1.0)
+    np.fill_diagonal(same, 0.0)
+    return np.asarray(same)
+
+
+def choose(
+    scores: Floats,
+    top_k: int,
+    *,
+    same: Floats | None = None,
+    diversity: float = 0.0,
+    sources: Sources | None = None,
+    most: int = 0,
+) -> list[int]:
+    """Positions of at most top_k of the candidates, whose `scores` fall; in their order.
+
+    Maximal marginal relevance (Carbonell and Goldstein 1998): again and again the one with the greatest
+    (1 - diversity) · score - diversity · greatest redundancy with those already chosen. Of one of `sources` at most
+    `most`. With diversity 0 and no sources: the first top_k.
+    """
+    if sources is None and (same is None or not same[:top_k, :top_k].any()):
+        return list(range(min(top_k, len(scores))))
+    worth = (1 - diversity) * scores
+    repeated, left = np.zeros(len(scores)), np.ones(len(scores), dtype=np.bool_)
+    chosen: list[int] = []
+    taken: Counter[int] = Counter()
+    while len(chosen) < top_k and left.any():
+        position = int(np.argmax(np.where(left, worth - diversity * repeated, -np.inf)))
+        chosen.append(position)
+        left[position] = False
+        if same is not None:
+            repeated = np.maximum(repeated, same[position])
+        if sources is not None and (source := int(sources[position])):
+            taken[source] += 1
+            if taken[source] == most:
+                left &= sources != source
+    return sorted(chosen)
+
+
+def most_alike(position: int, chosen: Sequence[int], same: Floats) -> int:
+    """Of the chosen positions the one that says most of what `position` says."""
+    return max(chosen, key=lambda other: float(same[position, other]))
