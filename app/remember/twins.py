@@ -6,12 +6,15 @@ them is a difference in fact however close the vectors are.
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 import rjieba
 
 from app.language import fold, words
 
+LONG_WORDS = 8
+LEAST_OVERLAP = 0.5
 _NUMBER = re.compile(r"\d+(?:[.:/-]\d+)*")
 _CODE = re.compile(r"[a-z]+\d[a-z0-9]*|\d+[a-z][a-z0-9]*|[a-z0-9]+(?:[-_.@][a-z0-9]+)+")
 _CHINESE_NUMERAL = re.compile("[零〇一二两三四五六七八九十百千万亿半]+")
@@ -58,12 +61,25 @@ def say_the_same(left: str, right: str) -> bool:
         and a.negations == b.negations
         and a.names <= b.tokens
         and b.names <= a.tokens
+        and _in_order(a.ordered_names, b.ordered_names)
         and not _opposed(a.tokens, b.tokens)
+        and _overlap(a.words, b.words) >= LEAST_OVERLAP
     )
 
 
+def _in_order(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether the names that both have come in the same order: who did it to whom."""
+    both = set(a) & set(b)
+    return [name for name in a if name in both] == [name for name in b if name in both]
+
+
+def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
+    """Share of their words that two long texts have in common; 1 for short ones, whose vectors are fine enough."""
+    return len(a & b) / len(a | b) if min(len(a), len(b)) >= LONG_WORDS else 1.0
+
+
 class _Facts:
-    __slots__ = ("codes", "names", "negations", "numbers", "tokens")
+    __slots__ = ("codes", "names", "negations", "numbers", "ordered_names", "tokens", "words")
 
     def __init__(self, text: str) -> None:
         folded = fold(text)
@@ -71,12 +87,14 @@ class _Facts:
         self.numbers.update(str(_value(numeral)) for numeral in _CHINESE_NUMERAL.findall(folded))
         self.codes = frozenset(_CODE.findall(folded))
         self.negations = len(_NEGATION.findall(folded))
-        latin = {fold(name).removesuffix("'s") for name in _LATIN_NAME.findall(text)}
+        latin = [fold(name).removesuffix("'s") for name in _LATIN_NAME.findall(text)]
         tagged = rjieba.tag(folded) if not folded.isascii() else []
-        han = {word for word, tag in tagged if tag.startswith(_NAME_TAGS) and not word.isascii()}
-        self.tokens = frozenset(re.findall(r"[\w'-]+", folded)) | frozenset(words(text)) | {word for word, _ in tagged}
+        han = [word for word, tag in tagged if tag.startswith(_NAME_TAGS) and not word.isascii()]
+        self.words = frozenset(words(text))
+        self.tokens = frozenset(re.findall(r"[\w'-]+", folded)) | self.words | {word for word, _ in tagged}
         self.tokens |= {token.removesuffix("'s") for token in self.tokens}
-        self.names = frozenset(latin | han) - _NOT_NAMES
+        self.names = frozenset((*latin, *han)) - _NOT_NAMES
+        self.ordered_names = tuple(dict.fromkeys(name for name in (*latin, *han) if name in self.names))
 
 
 _NOT_NAMES = frozenset(

@@ -26,6 +26,12 @@ DIFFERENT = [
     ("My father is a doctor", "My mother is a doctor"),
     ("The server costs $100", "The server costs $1000"),
     ("电话是13912345678", "电话是13912345679"),
+    ("Evan appreciates Sam's support", "Sam appreciates Evan's support"),
+    ("张伟把车借给了李娜", "李娜把车借给了张伟"),
+    (
+        "Phase one of the project covers interviews with customers, a review of rules and a first prototype",
+        "Phase one of the project covers hiring of engineers, a contract with the agency and a budget",
+    ),
 ]
 SAME = [
     ("Amy is allergic to peanuts.", " amy is allergic to PEANUTS "),
