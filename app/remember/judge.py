@@ -55,7 +55,7 @@ async def judge(
         drafts, _near_in_batch(drafts, least_cosine), neighbours, strict=True
     ):
         draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
-        draft.large = large
+        draft.new_subject, draft.large = large is None, bool(large)
         near = [other for other in found if other.memory_id not in overruled and other.memory_id != besides]
         for earlier, cosine in near_in_batch:
             if earlier.status == "active" and earlier.outcome != "duplicate":
@@ -121,13 +121,13 @@ def _equal(values: Sequence[Hashable]) -> NDArray[np.bool_]:
 
 async def _neighbours(
     transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation, least_cosine: float
-) -> list[tuple[UUID | None, bool, list[Neighbour]]]:
-    """Subject, whether it is large, and neighbours of each draft."""
-    found: list[tuple[UUID | None, bool, list[Neighbour]]] = []
+) -> list[tuple[UUID | None, bool | None, list[Neighbour]]]:
+    """Subject, whether it is large (None: it has no row yet), and neighbours of each draft."""
+    found: list[tuple[UUID | None, bool | None, list[Neighbour]]] = []
     # In slices: a statement compares each of its drafts with every memory of its subject, and has a time limit.
     for start in range(0, len(drafts), DRAFTS_PER_STATEMENT):
         drafts_here = drafts[start : start + DRAFTS_PER_STATEMENT]
-        found += [(None, False, []) for _ in drafts_here]
+        found += [(None, None, []) for _ in drafts_here]
         rows = await transaction.fetch(
             _neighbours_statement(generation.generation_id, generation.spec.dimension),
             tenant_id=tenant_id,
@@ -160,7 +160,7 @@ def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
     return sql(f"""
     WITH item AS MATERIALIZED (
         SELECT i.*, coalesce(s.subject_id, CASE WHEN i.user_id IS NULL THEN :tenant_id END) AS subject_id,
-               coalesce(s.ann, false) AS ann
+               s.ann
         FROM unnest(
             cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
             cast(:keys AS text[]), cast(:embeddings AS halfvec[])

@@ -63,8 +63,8 @@ class Draft:
     """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "content_hash", "keywords", "large", "links", "memory_id", "new", "outcome", "reason", "retired", "status",
-        "subject_id", "twin_id", "windows",
+        "content_hash", "keywords", "large", "links", "memory_id", "new", "new_subject", "outcome", "reason", "retired",
+        "status", "subject_id", "twin_id", "windows",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory) -> None:
@@ -74,6 +74,7 @@ class Draft:
         self.keywords: KeywordVector = keyword_vector(new.content)
         self.windows: Any = None  # float32 (windows, dimension) or None while pending
         self.subject_id: UUID | None = None
+        self.new_subject = True
         self.large = False  # whether the subject has a vector index and postings
         self.outcome, self.status = "created", "active"
         self.reason: str | None = None  # why part or all of the text was not taken

@@ -6,12 +6,13 @@ usage, links, queue entry and audit event.
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from app.database import Transaction, sql
+from app.database import Statement, Transaction, sql
 from app.guard import Caller
 from app.language import TOKENIZER_VERSION, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
@@ -33,7 +34,9 @@ async def store(
     repeats = [draft for draft in drafts if draft.twin_id is not None]
     new = [draft for draft in drafts if draft.outcome != "duplicate" or draft.status == "duplicate"]
     if new:
-        await transaction.execute(_INSERT, **_columns(new, caller, generation_id, now))
+        columns = _columns(new, caller, generation_id, now)
+        statement = _insert(tuple(name for name in _OPTIONAL if columns[name]))
+        await transaction.execute(statement, **columns)
     twins = await _repeat(transaction, caller, repeats, now) if repeats else {}
     rendered = {draft.memory_id: _render(draft, now) for draft in new}
     twins |= {memory_id: row for memory_id, row in rendered.items() if memory_id not in twins}
@@ -104,7 +107,7 @@ def text_array(values: Sequence[str]) -> str:
 
 def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: datetime) -> dict[str, Any]:
     news = [draft.new for draft in drafts]
-    subjects = {draft.subject_id: draft.new.user_id for draft in drafts}
+    subjects = {draft.subject_id: draft.new.user_id for draft in drafts if draft.new_subject}
     links = [
         (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
     ]
@@ -208,13 +211,7 @@ _REPEAT = sql(f"""
     FROM counted c JOIN {MEMORY_SOURCE}
       ON m.tenant_id = :tenant_id AND m.subject_id = c.subject_id AND m.memory_id = c.memory_id
 """)
-_INSERT = sql("""
-    WITH known AS (
-        INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
-        SELECT :tenant_id, subject_id, user_id, :now
-        FROM unnest(cast(:new_subjects AS uuid[]), cast(:users AS text[])) AS named (subject_id, user_id)
-        ON CONFLICT DO NOTHING
-    ), stored AS (
+_STORED = """
         INSERT INTO memories (
             tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags,
             metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords,
@@ -239,34 +236,56 @@ _INSERT = sql("""
             source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords, word_count,
             embedding, generation_id, window_count, ann
         )
-    ), windows AS (
+    """
+_USED = """
+        INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
+        SELECT :tenant_id, item.*, 0, 0 FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS item
+    """
+# What only some writes have: the column that says so, and its statement.
+_OPTIONAL = {
+    "new_subjects": """
+        INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
+        SELECT :tenant_id, subject_id, user_id, :now
+        FROM unnest(cast(:new_subjects AS uuid[]), cast(:users AS text[])) AS named (subject_id, user_id)
+        ON CONFLICT DO NOTHING
+    """,
+    "window_subjects": """
         INSERT INTO memory_windows (tenant_id, subject_id, memory_id, window_number, embedding)
         SELECT :tenant_id, item.* FROM unnest(
             cast(:window_subjects AS uuid[]), cast(:window_memories AS uuid[]), cast(:window_numbers AS smallint[]),
             cast(:window_embeddings AS halfvec[])
         ) AS item
-    ), terms AS (
+    """,
+    "term_subjects": """
         INSERT INTO memory_terms (tenant_id, subject_id, memory_id, term_id)
         SELECT :tenant_id, item.* FROM unnest(
             cast(:term_subjects AS uuid[]), cast(:term_memories AS uuid[]), cast(:term_ids AS int[])
         ) AS item
-    ), usage AS (
-        INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
-        SELECT :tenant_id, item.*, 0, 0 FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS item
-    ), links AS (
+    """,
+    "link_subjects": """
         INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
         SELECT :tenant_id, item.*, :now FROM unnest(
             cast(:link_subjects AS uuid[]), cast(:link_memories AS uuid[]), cast(:link_relations AS text[]),
             cast(:link_others AS uuid[])
         ) AS item
-    ), queued AS (
+    """,
+    "pending_subjects": """
         INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
         SELECT :tenant_id, item.*, :now, :now
         FROM unnest(cast(:pending_subjects AS uuid[]), cast(:pending_memories AS uuid[])) AS item
-    )
+    """,
+}
+
+
+@lru_cache(maxsize=1 << len(_OPTIONAL))
+def _insert(optional: tuple[str, ...]) -> Statement:
+    """One statement that writes everything; naming a table costs time even when it gets no row."""
+    more = "".join(f", {name} AS ({_OPTIONAL[name]})" for name in optional)
+    return sql(f"""
+    WITH stored AS ({_STORED}), used AS ({_USED}) {more}
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, action, :actor, 1, '{}', :now
+    SELECT :tenant_id, subject_id, event_id, memory_id, action, :actor, 1, '{{}}', :now
     FROM unnest(
         cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[])
     ) AS item (subject_id, event_id, memory_id, action)
-""")
+    """)
