@@ -43,7 +43,7 @@ class HashingEngine:
     def _vector(self, text: str) -> Vectors:
         pieces = _PIECES.findall(text.lower()) or [text]
         grams = pieces + [first + "\0" + second for first, second in pairwise(pieces)]
-        where = np.array([_entries(gram, self.spec.dimension) for gram in grams]).ravel()
+        where = np.frombuffer(b"".join([_entries(gram, self.spec.dimension) for gram in grams]), np.uint16)
         sums = np.bincount(where, minlength=2 * self.spec.dimension)
         signed = sums[: self.spec.dimension] - sums[self.spec.dimension :]
         vector: Vectors = (np.sign(signed) * np.sqrt(np.abs(signed))).astype(np.float32)
@@ -53,7 +53,7 @@ class HashingEngine:
 
 
 @lru_cache(maxsize=1 << 17)
-def _entries(gram: str, dimension: int) -> tuple[int, ...]:
-    """Positions of a gram's entries in [0, 2 · dimension); the upper half stands for -1."""
+def _entries(gram: str, dimension: int) -> bytes:
+    """Positions of a gram's entries in [0, 2 · dimension) as uint16; the upper half stands for -1."""
     data = gram.encode("utf-8", "surrogatepass")
-    return tuple(crc32(data, seed) % (2 * dimension) for seed in range(ENTRIES_PER_GRAM))
+    return np.array([crc32(data, seed) % (2 * dimension) for seed in range(ENTRIES_PER_GRAM)], np.uint16).tobytes()
