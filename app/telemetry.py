@@ -28,8 +28,8 @@ OPERATIONS: Final = (
     "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
-SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate")
-DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable")
+SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate", "rerank")
+DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable", "rerank_unavailable")
 
 BUILD_INFO = Gauge("mneme_build_info", "Always 1; what is running.", ["version", "python", "embedding_model"])
 
@@ -83,6 +83,16 @@ EMBEDDING_PENDING = Gauge(
 EMBEDDING_OLDEST_PENDING_SECONDS = Gauge(
     "mneme_embedding_oldest_pending_seconds", "Age of the oldest memory without a vector: use max(), never sum()."
 )
+RERANK_REQUESTS = Counter("mneme_rerank_requests_total", "Searches that asked for a reranked order.", ["outcome"])
+RERANK_DURATION_SECONDS = Histogram(
+    "mneme_rerank_duration_seconds", "Time of one batch in the reranker.", buckets=LATENCY_SECONDS
+)
+RERANK_BATCH_SIZE = Histogram("mneme_rerank_batch_size", "Pairs in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
+RERANK_QUEUE_DEPTH = Gauge("mneme_rerank_queue_depth", "Pairs waiting for a local reranker.")
+RERANK_QUEUE_WAIT_SECONDS = Histogram(
+    "mneme_rerank_queue_wait_seconds", "Time a pair waited for a local reranker.", buckets=LATENCY_SECONDS
+)
+RERANK_TRUNCATED = Counter("mneme_rerank_truncated_total", "Pairs whose query was too long for a local reranker.")
 CIRCUIT_BREAKER_STATE = Gauge("mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"])
 CIRCUIT_BREAKER_TRANSITIONS = Counter(
     "mneme_circuit_breaker_transitions_total", "Changes of a breaker's state.", ["name", "state"]
@@ -127,8 +137,11 @@ _BOUNDED: Final = (
         for outcome in ("ok", "failed", "rejected", "cancelled")
     )),
     (EMBEDDING_CACHE, (("hit",), ("miss",))),
-    (CIRCUIT_BREAKER_STATE, (("embedding",),)),
-    (CIRCUIT_BREAKER_TRANSITIONS, tuple(("embedding", state) for state in ("closed", "half_open", "open"))),
+    (RERANK_REQUESTS, (("ok",), ("failed",), ("rejected",), ("cancelled",))),
+    (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",))),
+    (CIRCUIT_BREAKER_TRANSITIONS, tuple(
+        (name, state) for name in ("embedding", "rerank") for state in ("closed", "half_open", "open")
+    )),
     (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
     (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "other"))),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Texts to vectors: one interface over the bundled model, any sentence-transformers model, a remote endpoint, hashing.
+"""Texts to vectors: one interface over the bundled model, any sentence-transformers model, a remote endpoint, hashing;
+and texts into the order of their relevance, by a cross-encoder or an endpoint.
 
 Invariant: whatever leaves this room is float32, finite, of unit length and of the generation's dimension.
 """
@@ -6,8 +7,9 @@ Invariant: whatever leaves this room is float32, finite, of unit length and of t
 from app.embed.breaker import Breaker, BreakerOpen
 from app.embed.embedder import EmbedConfig, Embedder
 from app.embed.generations import Generation, claim_generation
-from app.embed.loading import load_embedder, prepare_model
+from app.embed.loading import load_embedder, load_reranker, prepare_model
 from app.embed.models import ModelSpec
+from app.embed.reranker import RerankConfig, Reranker, RerankUnavailable
 
 __all__ = [
     "Breaker",
@@ -16,7 +18,11 @@ __all__ = [
     "Embedder",
     "Generation",
     "ModelSpec",
+    "RerankConfig",
+    "RerankUnavailable",
+    "Reranker",
     "claim_generation",
     "load_embedder",
+    "load_reranker",
     "prepare_model",
 ]

@@ -7,12 +7,13 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
+from prometheus_client import Gauge, Histogram
 
 from app.embed.embedder import Kind, QueueFull, Vectors
 from app.errors import EmbeddingUnavailable
@@ -23,7 +24,9 @@ from app.telemetry import (
     EMBEDDING_QUEUE_WAIT_SECONDS,
 )
 
-Tokens = Sequence[int]
+Text_contra = TypeVar("Text_contra", contravariant=True)
+"""What the model takes: a text, or whatever else it cuts into windows."""
+
 SMOOTHING: Final = 0.1
 LONGEST_RETRY_AFTER_SECONDS: Final = 30.0
 
@@ -31,14 +34,29 @@ QUERY_PASSES: Final = 4
 """Passes with queries in a row while documents wait."""
 
 
-class Model(Protocol):
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """Where a batcher says how it fares."""
+
+    queue_depth: Gauge
+    queue_wait_seconds: Histogram
+    duration_seconds: Histogram
+    batch_size: Histogram
+
+
+EMBEDDING: Final = Meters(
+    EMBEDDING_QUEUE_DEPTH, EMBEDDING_QUEUE_WAIT_SECONDS, EMBEDDING_DURATION_SECONDS, EMBEDDING_BATCH_SIZE
+)
+
+
+class Model(Protocol[Text_contra]):
     """What the thread calls; nothing else may touch the model."""
 
-    def split(self, text: str, kind: Kind) -> list[Tokens]:
-        """Return the tokens of each window."""
+    def split(self, text: Text_contra, kind: Kind) -> Sequence[Sized]:
+        """Return the windows, whose lengths are their tokens."""
         ...
 
-    def forward(self, windows: Sequence[Tokens]) -> Vectors:
+    def forward(self, windows: Sequence[Any]) -> Vectors:
         """Return (windows, dimension); windows come sorted by length."""
         ...
 
@@ -47,7 +65,7 @@ class Model(Protocol):
 class Request:
     """One call and the vectors of its texts as they become ready."""
 
-    texts: Sequence[str]
+    texts: Sequence[Any]
     kind: Kind
     future: "asyncio.Future[list[Vectors]]"
     queued_at: float
@@ -62,14 +80,23 @@ class Job:
     request: Request
     text: int
     window: int
-    tokens: Tokens
+    tokens: Sized
 
 
-class Batcher:
+class Batcher(Generic[Text_contra]):
     """`encode` from coroutines of one event loop, computed by one thread."""
 
-    def __init__(self, model: Model, *, batch_size: int, batch_tokens: int, wait_seconds: float, limit: int) -> None:
-        self._model = model
+    def __init__(
+        self,
+        model: Model[Text_contra],
+        *,
+        batch_size: int,
+        batch_tokens: int,
+        wait_seconds: float,
+        limit: int,
+        meters: Meters = EMBEDDING,
+    ) -> None:
+        self._model, self._meters = model, meters
         self._batch_size, self._batch_tokens, self._wait_seconds = batch_size, batch_tokens, wait_seconds
         self._limit = limit
         self._arrived: deque[Request] = deque()
@@ -84,7 +111,7 @@ class Batcher:
     def start(self) -> None:
         """Start the thread; call it from the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="mneme-embed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="mneme-model", daemon=True)
         self._thread.start()
 
     async def close(self) -> None:
@@ -95,10 +122,10 @@ class Batcher:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def encode(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
+    async def encode(self, texts: Sequence[Text_contra], kind: Kind) -> list[Vectors]:
         """Return (windows, dimension) for each text; raises QueueFull, or what the model raised."""
         if self._closing or self._thread is None:
-            raise EmbeddingUnavailable("the embedder is not running")
+            raise EmbeddingUnavailable("the model is not running")
         # Judged before these texts count: a large batch may enter an idle queue, and nothing a full one.
         if self._depth >= self._limit:
             raise QueueFull(min(max(self._depth * self._seconds_per_text, 1.0), LONGEST_RETRY_AFTER_SECONDS))
@@ -114,14 +141,14 @@ class Batcher:
 
     def _count(self, texts: int) -> None:
         self._depth += texts
-        EMBEDDING_QUEUE_DEPTH.set(self._depth)
+        self._meters.queue_depth.set(self._depth)
 
     def _run(self) -> None:
         while self._wait():
             batch = self._next_batch()
             if batch:
                 self._compute(batch)
-        self._finish([(job.request, EmbeddingUnavailable("the embedder is shutting down")) for job in self._drain()])
+        self._finish([(job.request, EmbeddingUnavailable("the model is shutting down")) for job in self._drain()])
 
     def _wait(self) -> bool:
         """Sleep until there is work, then a moment more for company; False when closing."""
@@ -182,7 +209,7 @@ class Batcher:
     def _compute(self, batch: Sequence[Job]) -> None:
         started = time.perf_counter()
         for job in batch:
-            EMBEDDING_QUEUE_WAIT_SECONDS.observe(started - job.request.queued_at)
+            self._meters.queue_wait_seconds.observe(started - job.request.queued_at)
         try:
             vectors = self._model.forward([job.tokens for job in batch])
         except Exception as error:  # the callers' to see: the thread must live on
@@ -190,8 +217,8 @@ class Batcher:
             return
         seconds = time.perf_counter() - started
         self._seconds_per_text += SMOOTHING * (seconds / len(batch) - self._seconds_per_text)
-        EMBEDDING_DURATION_SECONDS.observe(seconds)
-        EMBEDDING_BATCH_SIZE.observe(len(batch))
+        self._meters.duration_seconds.observe(seconds)
+        self._meters.batch_size.observe(len(batch))
         complete: list[tuple[Request, Exception | None]] = []
         for job, vector in zip(batch, vectors, strict=True):
             request = job.request

@@ -1,4 +1,4 @@
-"""From configuration to embedder."""
+"""From configuration to embedder and reranker."""
 
 from pathlib import Path
 
@@ -7,6 +7,8 @@ from app.embed.embedder import EmbedConfig, Embedder, Engine
 from app.embed.hashing import HashingEngine
 from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, KnownModel, ModelSpec, known
 from app.embed.remote import RemoteEngine
+from app.embed.rerank_endpoint import RerankEndpointEngine
+from app.embed.reranker import RerankConfig, RerankEngine, Reranker
 from app.errors import StartupRefused
 
 REMOTE_PATIENCE_SECONDS = 0.9
@@ -28,6 +30,28 @@ def prepare_model(config: EmbedConfig, data_dir: Path) -> None:
     """Do the slow once-only part of load_embedder before several processes start; raises StartupRefused."""
     if config.provider == "bundled":
         bundled.prepare(data_dir)
+
+
+def load_reranker(config: RerankConfig, *, threads: int | None) -> Reranker:
+    """Return the configured reranker, not yet started; its model is loaded by `start`, with so many `threads`.
+
+    Raises StartupRefused when it is not named completely.
+    """
+    return Reranker(_rerank_engine(config, threads), config)
+
+
+def _rerank_engine(config: RerankConfig, threads: int | None) -> RerankEngine | None:
+    if config.provider == "none":
+        return None
+    if not config.model:
+        raise StartupRefused("a reranker needs MNEME_RERANK__MODEL")
+    if config.provider == "remote":
+        if not config.url:
+            raise StartupRefused("a remote reranker needs MNEME_RERANK__URL")
+        return RerankEndpointEngine(config)
+    from app.embed.cross_encoder import CrossEncoderEngine  # noqa: PLC0415 - brings numpy's and torch's weight
+
+    return CrossEncoderEngine(config, threads)
 
 
 def _engine(config: EmbedConfig, data_dir: Path) -> Engine:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from app.embed.batcher import Batcher, Tokens
+from app.embed.batcher import Batcher
 from app.embed.embedder import EmbedConfig, Kind, Precision, Vectors
 from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, ModelSpec, known
 from app.errors import StartupRefused
@@ -20,6 +20,7 @@ from app.telemetry import EMBEDDING_TRUNCATED
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+Tokens = Sequence[int]
 OVERLAP_TOKENS: Final = 64
 """Shared by neighbouring windows, so that a sentence on the border is whole in one of them."""
 
@@ -123,16 +124,9 @@ class LocalEngine:
 
 def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -> LocalEngine:
     """Load the model at `source` (a folder or a name of the hub) under `name`; raises StartupRefused."""
-    import torch  # noqa: PLC0415
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
-    from transformers.utils import logging  # noqa: PLC0415
 
-    # It reports the pooler, which sentence-transformers never uses, as missing.
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(config.threads or min(max((os.cpu_count() or 1) // 2, 1), MOST_THREADS))
-    precision = _precision(config.precision, _processor_flags())
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    precision, dtype = prepare_torch(config.threads, config.precision)
     try:
         model = SentenceTransformer(
             source, device="cpu", revision=config.revision, model_kwargs={"dtype": dtype}, trust_remote_code=False
@@ -143,12 +137,30 @@ def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -
             "folder, or the connection to the model hub",
             dependency=True,
         ) from error
+    settle(model, precision)
+    return LocalEngine(LocalModel(model, _spec(model, config, name, revision or _revision(source, model))), config)
+
+
+def prepare_torch(threads: int | None, wanted: Precision) -> tuple[Precision, Any]:
+    """Set up the library before a model is loaded; return the precision for this processor and the dtype to load in."""
+    import torch  # noqa: PLC0415
+    from transformers.utils import logging  # noqa: PLC0415
+
+    # It reports the pooler, which sentence-transformers never uses, as missing.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(threads or min(max((os.cpu_count() or 1) // 2, 1), MOST_THREADS))
+    precision = _precision(wanted, _processor_flags())
+    return precision, torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def settle(model: Any, precision: Precision) -> None:
+    """Make a loaded model ready for inference in its precision."""
     model.eval()
     if precision == "int8":
         from app.embed.int8 import quantise  # noqa: PLC0415
 
         quantise(model)
-    return LocalEngine(LocalModel(model, _spec(model, config, name, revision or _revision(source, model))), config)
 
 
 def _spec(model: "SentenceTransformer", config: EmbedConfig, name: str, revision: str) -> ModelSpec:

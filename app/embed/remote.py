@@ -4,17 +4,14 @@ Invariant: an answer is used only after its shape and order were checked; no err
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-import httpx2
 import numpy as np
 import orjson
-import stamina
 
 from app.embed.embedder import EmbedConfig, Kind, QueueFull, Vectors
+from app.embed.endpoint import Endpoint, Refused
 from app.embed.models import ModelSpec
 from app.errors import EmbeddingUnavailable
 from app.telemetry import (
@@ -24,28 +21,16 @@ from app.telemetry import (
     EMBEDDING_TRUNCATED,
 )
 
-ATTEMPTS: Final = 4
-FIRST_WAIT_SECONDS: Final = 0.1
-CONNECT_SECONDS: Final = 3.0
 DOCUMENT_CALLS: Final = 4
 """Calls with documents at once; queries do not wait for them."""
 
 QUERY_WINDOWS: Final = 4
-RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 ASCII_TOKENS: Final = 1 / 3
 OTHER_TOKENS: Final = 1.5
 """Tokens a character, on the safe side of common tokenizers: the endpoint's own is not here."""
 
 OVERLAP_FRACTION: Final = 1 / 8
-
-
-class Refused(Exception):
-    """The endpoint answered with an error status."""
-
-    def __init__(self, status: int, retry_after_seconds: float | None) -> None:
-        super().__init__(f"the embedding endpoint answered {status}")
-        self.status, self.retry_after_seconds = status, retry_after_seconds
 
 
 class RemoteEngine:
@@ -58,19 +43,18 @@ class RemoteEngine:
         )  # fmt: skip
         self._depth = 0
         self._documents = asyncio.Semaphore(DOCUMENT_CALLS)
-        headers = {"content-type": "application/json"}
-        if config.api_key:
-            headers["authorization"] = f"Bearer {config.api_key.get_secret_value()}"
-        self._url = f"{(config.url or '').rstrip('/')}/embeddings"
-        self._client = httpx2.AsyncClient(
-            headers=headers, timeout=httpx2.Timeout(config.timeout_seconds, connect=CONNECT_SECONDS)
+        self._endpoint = Endpoint(
+            f"{(config.url or '').rstrip('/')}/embeddings",
+            config.api_key,
+            timeout_seconds=config.timeout_seconds,
+            duration_seconds=EMBEDDING_DURATION_SECONDS,
         )
 
     async def start(self) -> None:
         """Nothing: an endpoint that is down now may come later, and the service starts without it."""
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._endpoint.close()
 
     def count_tokens(self, text: str) -> int:
         """An estimate that rather counts too many."""
@@ -121,33 +105,9 @@ class RemoteEngine:
             return await self._post(inputs)
 
     async def _post(self, inputs: Sequence[str]) -> Vectors:
-        body = orjson.dumps({"model": self.spec.model, "input": inputs, "encoding_format": "float"})
-        async for attempt in stamina.retry_context(
-            on=self._may_pass,
-            attempts=ATTEMPTS,
-            timeout=self._timeout_seconds,
-            wait_initial=FIRST_WAIT_SECONDS,
-            wait_max=2.0,
-            wait_jitter=2 * FIRST_WAIT_SECONDS,
-        ):
-            with attempt:
-                started = time.perf_counter()
-                response = await self._client.post(self._url, content=body)
-                if response.status_code != 200:
-                    raise Refused(response.status_code, _retry_after_seconds(response.headers))
-                EMBEDDING_DURATION_SECONDS.observe(time.perf_counter() - started)
-                EMBEDDING_BATCH_SIZE.observe(len(inputs))
-                return _vectors(response.content, len(inputs))
-        raise AssertionError("stamina gives at least one attempt")
-
-    def _may_pass(self, error: Exception) -> bool | float:
-        """Whether a retry is worth it, or how many seconds the endpoint asked for."""
-        if isinstance(error, Refused):
-            wait_seconds = error.retry_after_seconds
-            if error.status not in RETRIED or (wait_seconds or 0) >= self._timeout_seconds:
-                return False
-            return True if wait_seconds is None else wait_seconds
-        return isinstance(error, httpx2.TransportError)
+        content = await self._endpoint.post({"model": self.spec.model, "input": inputs, "encoding_format": "float"})
+        EMBEDDING_BATCH_SIZE.observe(len(inputs))
+        return _vectors(content, len(inputs))
 
 
 def _token_costs(text: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -163,20 +123,6 @@ def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
     if isinstance(error, Refused):
         return EmbeddingUnavailable(str(error), retry_after_seconds=error.retry_after_seconds)
     return error
-
-
-def _retry_after_seconds(headers: httpx2.Headers) -> float | None:
-    """Retry-After in seconds; a date is read against the answer's own Date, so no clock of ours matters."""
-    value = headers.get("retry-after", "")
-    try:
-        return max(float(value), 0.0)
-    except ValueError:
-        pass
-    try:
-        until, at = parsedate_to_datetime(value), parsedate_to_datetime(headers.get("date", ""))
-        return max((until - at).total_seconds(), 0.0)
-    except (ValueError, TypeError):
-        return None
 
 
 def _vectors(content: bytes, count: int) -> Vectors:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.embed.batcher import Batcher, Tokens
+from app.embed.batcher import Batcher
 from app.embed.embedder import Kind, QueueFull, Vectors
+from app.embed.local import Tokens
 from app.errors import EmbeddingUnavailable
 
 
@@ -39,7 +40,7 @@ class Recorder:
         return np.array([[window[0], len(window)] for window in windows], np.float32)
 
 
-def make(model: Recorder, *, batch_size: int = 4, batch_tokens: int = 100, limit: int = 100) -> Batcher:
+def make(model: Recorder, *, batch_size: int = 4, batch_tokens: int = 100, limit: int = 100) -> Batcher[str]:
     batcher = Batcher(model, batch_size=batch_size, batch_tokens=batch_tokens, wait_seconds=0.0, limit=limit)
     batcher.start()
     return batcher
@@ -52,14 +53,14 @@ async def model() -> AsyncIterator[Recorder]:
     model.gate.set()
 
 
-async def occupy(model: Recorder, batcher: Batcher) -> "asyncio.Task[list[Vectors]]":
+async def occupy(model: Recorder, batcher: Batcher[str]) -> "asyncio.Task[list[Vectors]]":
     """Start a pass that lasts until the gate opens, so that what follows queues up."""
     task = asyncio.create_task(batcher.encode(["z"], "document"))
     await asyncio.to_thread(model.entered.wait, 10)
     return task
 
 
-async def queue(batcher: Batcher, text: str, kind: Kind = "document") -> "asyncio.Task[list[Vectors]]":
+async def queue(batcher: Batcher[str], text: str, kind: Kind = "document") -> "asyncio.Task[list[Vectors]]":
     task = asyncio.create_task(batcher.encode([text], kind))
     await asyncio.sleep(0)
     return task

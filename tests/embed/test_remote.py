@@ -1,11 +1,8 @@
 """A real HTTP server that answers like OpenAI, and then in every wrong way."""
 
 import asyncio
-import json
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +14,8 @@ from pydantic import SecretStr
 
 from app.embed import EmbedConfig, Embedder, load_embedder
 from app.errors import EmbeddingUnavailable, StartupRefused
+from tests.embed.server import Answer, Endpoint, Script, serving, status
 
-Answer = tuple[int, dict[str, str], Any]
-Script = Callable[[dict[str, Any]], Answer]
 DIMENSION = 8
 
 
@@ -43,64 +39,10 @@ def with_vectors(change: Callable[[list[dict[str, Any]]], Any]) -> Script:
     return script
 
 
-def status(code: int, **headers: str) -> Script:
-    return lambda _: (code, {name.replace("_", "-"): value for name, value in headers.items()}, {"error": "no"})
-
-
-class Endpoint:
-    """What the server received, and the scripts of its next answers (the last one repeats)."""
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.scripts: list[Script] = [well]
-        self.asked = threading.Semaphore(0)
-        self.released = threading.Event()
-        self.url = ""
-
-    def answer(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
-        self.bodies.append(body)
-        self.headers.append(headers)
-        self.asked.release()
-        script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
-        return script(body)
-
-    def silent(self, body: dict[str, Any]) -> Answer:
-        self.released.wait(10)
-        return well(body)
-
-
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    endpoint = Endpoint()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            code, headers, answer = endpoint.answer(
-                body, {**{key.lower(): value for key, value in self.headers.items()}, "path": self.path}
-            )
-            content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-            self.send_response(code)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that gave up are the point here
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    endpoint.url = f"http://127.0.0.1:{server.server_port}/v1"
-    yield endpoint
-    endpoint.released.set()
-    server.shutdown()
-    server.server_close()
+    with serving("/v1", well) as endpoint:
+        yield endpoint
 
 
 def config(endpoint: Endpoint, **changes: Any) -> EmbedConfig:
@@ -197,7 +139,7 @@ async def test_a_wrong_answer_is_an_unavailable_embedder(
 ) -> None:
     embedder = load_embedder(config(endpoint), Path("unused"))
     endpoint.scripts = [script]
-    monkeypatch.setattr("app.embed.remote.FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("app.embed.endpoint.FIRST_WAIT_SECONDS", 0.001)
     with pytest.raises(EmbeddingUnavailable) as refusal:
         await embedder.embed_documents(["secret text", "other"])
     assert "secret" not in refusal.value.detail
