@@ -191,3 +191,5 @@ async def test_every_part_is_read_in_the_order_of_an_index(
             for plan in found.values():
                 assert "Sort" not in plan, plan
                 assert "Seq Scan on memories" not in plan, plan
+    async with database.write(tenant) as transaction:  # jobs look for subjects of this size, in every tenant
+        await transaction.execute(sql("DELETE FROM subjects WHERE tenant_id = :tenant_id"), tenant_id=tenant)
