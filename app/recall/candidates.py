@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+from asyncpg.pgproto import pgproto
 from numpy.typing import NDArray
 
 from app.database import Statement, Transaction, sql
@@ -245,8 +246,7 @@ class _Ids(Sequence[UUID]):
         return len(self._halves)
 
     def __getitem__(self, row: Any) -> Any:
-        high, low = self._halves[row].tolist()
-        return UUID(int=high << 64 | low)
+        return pgproto.UUID(self._halves[row].tobytes())  # a uuid.UUID that is made ten times faster
 
     def index(self, value: UUID, start: int = 0, stop: int | None = None) -> int:
         halves = self._halves[start:stop]
