@@ -106,24 +106,9 @@ def text_array(values: Sequence[str]) -> str:
 
 
 def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: datetime) -> dict[str, Any]:
+    """The parameters of an insert: memories column by column, then the rows of the tables beside them."""
     news = [draft.new for draft in drafts]
     subjects = {draft.subject_id: draft.new.user_id for draft in drafts if draft.new_subject}
-    links = [
-        (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
-    ]
-    windows = [
-        (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
-        for draft in drafts
-        if draft.windows is not None
-        for number in range(2, len(draft.windows) + 1)
-    ]
-    terms = [
-        (draft.subject_id, draft.memory_id, term_id)
-        for draft in drafts
-        if draft.large
-        for term_id in word_ids(draft.new.content)
-    ]
-    pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
     return {
         "tenant_id": caller.tenant_id,
         "actor": caller.actor,
@@ -157,6 +142,28 @@ def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: d
         "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
         "events": [uuid7() for _ in drafts],
         "actions": [draft.outcome if draft.outcome != "superseded" else "created" for draft in drafts],
+        "large": [draft.large for draft in drafts],
+    } | _besides(drafts)
+
+
+def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
+    links = [
+        (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
+    ]
+    windows = [
+        (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
+        for draft in drafts
+        if draft.windows is not None
+        for number in range(2, len(draft.windows) + 1)
+    ]
+    terms = [
+        (draft.subject_id, draft.memory_id, term_id)
+        for draft in drafts
+        if draft.large
+        for term_id in word_ids(draft.new.content)
+    ]
+    pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
+    return {
         "link_subjects": [link[0] for link in links],
         "link_memories": [link[1] for link in links],
         "link_relations": [link[2] for link in links],
@@ -165,7 +172,6 @@ def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: d
         "window_memories": [window[1] for window in windows],
         "window_numbers": [window[2] for window in windows],
         "window_embeddings": [window[3] for window in windows],
-        "large": [draft.large for draft in drafts],
         "term_subjects": [term[0] for term in terms],
         "term_memories": [term[1] for term in terms],
         "term_ids": [term[2] for term in terms],
