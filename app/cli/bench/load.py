@@ -9,13 +9,14 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 LONGEST_PHASE_SECONDS = 60.0
+FRESH_SECONDS = 2.0  # uvicorn hangs up on connections that were idle for 5 seconds; a request must not cross that
 
 Call = Callable[[Any], Awaitable[object]]
 Lane = tuple[Call, Iterable[Any]]
@@ -33,28 +34,46 @@ def prepared(path: str, document: object) -> bytes:
     return head.encode() + b"\r\n\r\n" + body
 
 
-class Connection(asyncio.Protocol):
-    """One keep-alive HTTP/1.1 connection; one request at a time."""
+class Connection:
+    """One keep-alive connection to a service on this machine; one request at a time."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._received = bytearray()
-        self._end = 0
-        self._answer: asyncio.Future[bytes] | None = None
-        self._transport: asyncio.Transport | None = None
+        self._wire: _Wire | None = None
+        self._fresh_until = 0.0
 
     async def post(self, request: bytes) -> bytes:
         """Send a prepared request; the answer's body, or BenchFailed when it is not 2xx."""
         loop = asyncio.get_running_loop()
-        if self._transport is None or self._transport.is_closing():  # not yet open, or idle for too long
-            self._transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", self._port)
-        self._answer = loop.create_future()
-        self._transport.write(request)
-        return await self._answer
+        if self._wire is None or self._wire.transport.is_closing() or loop.time() > self._fresh_until:
+            self.close()
+            _, self._wire = await loop.create_connection(_Wire, "127.0.0.1", self._port)
+        body = await self._wire.ask(request)
+        self._fresh_until = loop.time() + FRESH_SECONDS
+        return body
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        if self._wire is not None:
+            self._wire.transport.close()
+
+
+class _Wire(asyncio.Protocol):
+    """As much of HTTP/1.1 as uvicorn speaks to us: a head with Content-Length, then the body."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._end = 0
+        self._answer: asyncio.Future[bytes] | None = None
+
+    def ask(self, request: bytes) -> "asyncio.Future[bytes]":
+        self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return self._answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's own class is no subclass
 
     def data_received(self, data: bytes) -> None:
         received = self._received
