@@ -30,7 +30,7 @@ from app.api.openapi import describe
 from app.api.problems import HANDLERS
 from app.clock import now
 from app.database import Database, sql
-from app.embed import claim_generation, load_embedder
+from app.embed import claim_generation, load_embedder, load_reranker
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
@@ -104,6 +104,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
         await embedder.start()
         stack.push_async_callback(embedder.close)
+        reranker = load_reranker(settings.rerank, threads=settings.embed.threads)
+        await reranker.start()
+        stack.push_async_callback(reranker.close)
         small_talk = SmallTalk(embedder)
         await small_talk.prepare()
         stack.push_async_callback(small_talk.close)
@@ -118,7 +121,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             generation=generation,
             rememberer=Rememberer(database, embedder, generation, settings.remember),
             shelf=Shelf(database, embedder, generation, settings.remember),
-            recaller=Recaller(database, embedder, generation, usage, small_talk, settings.recall),
+            recaller=Recaller(database, embedder, generation, usage, small_talk, reranker, settings.recall),
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
             limits=Limits(

@@ -25,7 +25,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from app.database import DatabaseConfig
-from app.embed import EmbedConfig
+from app.embed import EmbedConfig, RerankConfig
 from app.errors import StartupRefused
 from app.recall import RecallConfig
 from app.remember import RememberConfig
@@ -102,6 +102,7 @@ class Settings(BaseSettings):
     embed: EmbedConfig = Field(default_factory=EmbedConfig)
     remember: RememberConfig = Field(default_factory=RememberConfig)
     recall: RecallConfig = Field(default_factory=RecallConfig)
+    rerank: RerankConfig = Field(default_factory=RerankConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 

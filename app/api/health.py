@@ -91,7 +91,7 @@ class Readiness:
             "dim": embedder.spec.dimension,
             "generation": services.generation.generation_id,
         }
-        return self._checks | {"embedding": embedding}
+        return self._checks | {"embedding": embedding, "rerank": {"state": services.recaller.reranker.state}}
 
 
 async def _check(services: Services) -> dict[str, Any]:

@@ -255,6 +255,7 @@ class SearchIn(Wire):
     max_share_per_source: float | None = Field(
         None, gt=0, le=1, description="Largest share of top_k that hits of one source may have. Null: as configured."
     )
+    rerank: bool | None = Field(None, description="Let the reranker order the best hits. Null: as configured.")
     explain: bool = False
     why_not: list[MemoryId] = Field(
         [], max_length=WHY_NOT_MAX, description="Ids of which the answer says where they are, and why."

@@ -73,6 +73,7 @@ async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Re
         time_decay=body.time_decay.to_decay(),
         diversity=body.diversity,
         max_share_per_source=body.max_share_per_source,
+        rerank=body.rerank,
     )
     recalled = await services.recaller.recall(query, now=now(), explain=body.explain, why_not=body.why_not)
     note(recalled)

@@ -23,13 +23,15 @@ Sources = NDArray[np.int64]
 class Choice:
     """Candidates that were considered, and of these the chosen ones, as rows, best first; and what decided.
 
-    `same` is the redundancy between the considered (None: it played no part), `most` the limit for one source.
+    `same` is the redundancy between the considered (None: it played no part), `most` the limit for one source;
+    `reranked` says whether the considered stand in the order of a reranker.
     """
 
     considered: Sequence[int]
     chosen: Sequence[int]
     same: Floats | None
     most: int
+    reranked: bool = False
 
 
 def most_per_source(share: float, top_k: int) -> int:
@@ -37,16 +39,16 @@ def most_per_source(share: float, top_k: int) -> int:
     return max(1, int(share * top_k + 1e-9))
 
 
-def shortlist(order: NDArray[np.intp], sources: Sources | None, top_k: int, most: int) -> list[int]:
-    """The rows to choose from: the first SHORTLIST · top_k of `order`, of one source at most SHORTLIST · most."""
-    rows: list[int] = order[: SHORTLIST * top_k].tolist() if sources is None else []
+def shortlist(order: NDArray[np.intp], sources: Sources | None, count: int, most: int) -> list[int]:
+    """The rows to choose from: the first `count` of `order`, of one source at most SHORTLIST · most."""
+    rows: list[int] = order[:count].tolist() if sources is None else []
     if sources is not None:
         taken: Counter[int] = Counter()
         for row, source in zip(order.tolist(), sources[order].tolist(), strict=True):
             if source == 0 or taken[source] < SHORTLIST * most:
                 taken[source] += 1
                 rows.append(row)
-                if len(rows) == SHORTLIST * top_k:
+                if len(rows) == count:
                     break
     return rows
 

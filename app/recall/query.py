@@ -29,6 +29,9 @@ class RecallConfig(BaseModel, extra="forbid"):
     max_share_per_source: float = Field(
         1.0, gt=0, le=1, description="Largest share of top_k that hits of one source may have; 1: no limit."
     )
+    probe_share: float = Field(
+        0.01, ge=0, le=1, description="Share of the searches by vector index that are compared with an exact scan."
+    )
     usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")
     usage_buffer_size: int = Field(
         50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted."
@@ -66,8 +69,8 @@ class TimeDecay:
 class Query:
     """One question about one subject (user_id None: the shared one only).
 
-    `as_of` asks as if at that moment: of what was valid and known then; None: now. `diversity` and
-    `max_share_per_source` None: as configured.
+    `as_of` asks as if at that moment: of what was valid and known then; None: now. `diversity`,
+    `max_share_per_source` and `rerank` None: as configured.
     """
 
     tenant_id: UUID
@@ -85,6 +88,7 @@ class Query:
     time_decay: TimeDecay = TimeDecay()
     diversity: float | None = None
     max_share_per_source: float | None = None
+    rerank: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

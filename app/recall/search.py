@@ -5,7 +5,7 @@ and counted.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -15,20 +15,38 @@ import numpy as np
 
 from app import telemetry
 from app.database import Database, Transaction
-from app.embed import Embedder, Generation
+from app.embed import Embedder, Generation, Reranker, RerankUnavailable
 from app.errors import EmbeddingUnavailable
 from app.language import keyword_query, questions
 from app.memory import as_json
 from app.recall.candidates import Asked, find, shape_of
-from app.recall.diversity import Choice, choose, most_per_source, redundancy, shortlist
+from app.recall.diversity import SHORTLIST, Choice, choose, most_per_source, redundancy, shortlist
 from app.recall.hydrate import fetch, fetch_beside, texts_of_then
 from app.recall.large import LargeSubjects, find_in_large
+from app.recall.probe import RecallProbe
 from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import Judged, judge
+from app.recall.rerank import Placed, Pool, explained, pool_size, pooled, rerank
 from app.recall.signals import Circumstances, Statistics
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 from app.recall.why_not import explain_absence, look_up
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the transaction of a search leaves: verdicts, memories told by id, and the pool if they are to be reranked.
+
+    `choice` is that of the fused order.
+    """
+
+    candidates: Candidates
+    judged: Judged
+    choice: Choice
+    pool: Pool | None
+    told: Mapping[UUID, Mapping[str, Any]]
+    subjects: Mapping[UUID, UUID]
+    walls: Mapping[UUID, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,8 @@ class Recaller:
     generation: Generation
     usage: UsageBuffer
     small_talk: SmallTalk
+    reranker: Reranker
+    probe: RecallProbe
     config: RecallConfig
     large: LargeSubjects = field(default_factory=LargeSubjects)
 
@@ -49,13 +69,38 @@ class Recaller:
         """Hits, best first, at most query.top_k; fewer rather than padding. `why_not` asks for the fate of these ids.
 
         Without a vector (embedder down or slow) keywords, time and importance answer, marked `embedding_unavailable`;
-        memories still without a vector are judged the same way, marked `embedding_pending`. Raises DatabaseUnavailable,
-        PoolExhausted, DeadlineExceeded.
+        memories still without a vector are judged the same way, marked `embedding_pending`. A reranker that is away or
+        slow leaves the fused order, marked `rerank_unavailable`. Raises DatabaseUnavailable, PoolExhausted,
+        DeadlineExceeded.
         """
         degraded: list[str] = []
         at = query.as_of or now
         query = self._configured(query)
         asked = await self._ask(query, degraded)
+        found = await self._read(query, asked, why_not, degraded, at=at)
+        choice, placed = found.choice, None
+        if found.pool is not None:
+            choice, placed = await self._rerank(query, found, found.pool, degraded)
+        ids, told, judged = found.candidates.ids, found.told, found.judged
+        ranked = judged.ranked(choice.chosen, explain=explain)
+        ranked = ranked if placed is None else explained(ranked, placed)
+        hits = [Hit(told[ids[one.row]], one.score, one.signals) for one in ranked if ids[one.row] in told]
+        if query.as_of is None:  # to look back is not to use
+            shown = (hit.memory["id"] for hit in hits)
+            self.usage.add(((query.tenant_id, found.subjects[one], one) for one in shown), now)
+        telemetry.SEARCH_RESULTS.observe(len(hits))
+        for reason in degraded:
+            telemetry.SEARCH_DEGRADED.labels(reason).inc()
+        verdicts = [
+            explain_absence(memory_id, found.walls.get(memory_id), query, found.candidates, judged, choice, at=at)
+            for memory_id in why_not
+        ]
+        return Recalled(hits, tuple(degraded), tuple(verdicts))
+
+    async def _read(
+        self, query: Query, asked: Asked, why_not: Sequence[UUID], degraded: list[str], *, at: datetime
+    ) -> _Found:
+        """All that the database has to say, in one transaction."""
         async with self.database.read(query.tenant_id) as transaction:
             with telemetry.search_stage("database"):
                 candidates, statistics = await self._find(transaction, query, asked, at)
@@ -67,36 +112,29 @@ class Recaller:
                 )
                 judged = judge(candidates, query, circumstances)
             with telemetry.search_stage("hydrate"):
-                choice, rows = await self._choose(transaction, query, candidates, judged, at)
-                ids = [candidates.ids[row] for row in choice.chosen]
+                pool = None
+                if query.rerank and len(judged.order):
+                    pool, rows = await self._pool(transaction, query, candidates, judged, at)
+                    choice = pool.choice(query)
+                else:
+                    choice, rows = await self._choose(transaction, query, candidates, judged, at)
+                ids = [candidates.ids[row] for row in (choice.chosen if pool is None else pool.rows)]
                 of_then = {} if query.as_of is None else await texts_of_then(transaction, query, ids, now=at)
             shape = shape_of(query, asked, self.generation.generation_id)
             walls = await look_up(transaction, query, asked, shape, why_not, now=at) if why_not else {}
-        ranked = judged.ranked(choice.chosen, explain=explain)
-        hits = [
-            Hit(as_json(rows[memory_id]) | of_then.get(memory_id, {}), one.score, one.signals)
-            for memory_id, one in zip(ids, ranked, strict=True)
-            if memory_id in rows  # overruled or expired between the two statements
-        ]
-        if query.as_of is None:  # to look back is not to use
-            shown = (hit.memory["id"] for hit in hits)
-            self.usage.add(((query.tenant_id, rows[one]["subject_id"], one) for one in shown), now)
-        telemetry.SEARCH_RESULTS.observe(len(hits))
-        for reason in degraded:
-            telemetry.SEARCH_DEGRADED.labels(reason).inc()
-        verdicts = [
-            explain_absence(memory_id, walls.get(memory_id), query, candidates, judged, choice, at=at)
-            for memory_id in why_not
-        ]
-        return Recalled(hits, tuple(degraded), tuple(verdicts))
+        # What is not in rows was overruled or expired between the two statements.
+        told = {one: as_json(rows[one]) | of_then.get(one, {}) for one in ids if one in rows}
+        subjects = {one: row["subject_id"] for one, row in rows.items()}
+        return _Found(candidates, judged, choice, pool, told, subjects, walls)
 
     def _configured(self, query: Query) -> Query:
         """The query with what it leaves to the configuration."""
-        diversity, share = query.diversity, query.max_share_per_source
+        diversity, share, wanted = query.diversity, query.max_share_per_source, query.rerank
         return replace(
             query,
             diversity=self.config.diversity if diversity is None else diversity,
             max_share_per_source=self.config.max_share_per_source if share is None else share,
+            rerank=self.reranker.by_default if wanted is None else wanted,
         )
 
     async def _choose(
@@ -104,7 +142,7 @@ class Recaller:
     ) -> tuple[Choice, dict[UUID, Any]]:
         """The hits among the best candidates, and the full rows of these."""
         most = most_per_source(query.max_share_per_source or 1.0, query.top_k)
-        considered = shortlist(judged.order, candidates.source, query.top_k, most)
+        considered = shortlist(judged.order, candidates.source, SHORTLIST * query.top_k, most)
         scores = judged.score[considered]
         sources = None if candidates.source is None else candidates.source[considered]
         chosen = choose(scores, query.top_k, sources=sources, most=most)
@@ -122,12 +160,44 @@ class Recaller:
             rows = await fetch(transaction, query, best, now=at)
         return Choice(considered, [considered[position] for position in chosen], same, most), rows
 
+    async def _pool(
+        self, transaction: Transaction, query: Query, candidates: Candidates, judged: Judged, at: datetime
+    ) -> tuple[Pool, dict[UUID, Any]]:
+        """What may be reranked, and the full rows of all of it: no transaction waits for the reranker to choose."""
+        most = most_per_source(query.max_share_per_source or 1.0, query.top_k)
+        pool = pooled(candidates, judged, pool_size(query, self.reranker), most)
+        ids = [candidates.ids[row] for row in pool.rows]
+        if not query.diversity or len(ids) <= query.top_k:
+            return pool, await fetch(transaction, query, ids, now=at)
+        rows, vectors = await fetch_beside(transaction, query, ids, ids, self.generation, now=at)
+        return replace(pool, same=redundancy(vectors, self.generation.spec.pair_window)), rows
+
+    async def _rerank(
+        self, query: Query, found: _Found, pool: Pool, degraded: list[str]
+    ) -> tuple[Choice, Mapping[int, Placed] | None]:
+        """The hits in the order of the reranker, or those of the fused order."""
+        ids = found.candidates.ids
+        there = [position for position, row in enumerate(pool.rows) if ids[row] in found.told]
+        if not there:
+            return found.choice, None
+        pool = pool.arranged(there, pool.scores[there])
+        with telemetry.search_stage("rerank"):
+            try:
+                contents = [found.told[ids[row]]["content"] for row in pool.rows]
+                pool, placed = await rerank(self.reranker, query.text, pool, contents)
+            except RerankUnavailable:
+                degraded.append("rerank_unavailable")
+                return found.choice, None
+        return replace(pool.choice(query), reranked=True), placed
+
     async def _find(
         self, transaction: Transaction, query: Query, asked: Asked, now: datetime
     ) -> tuple[Candidates, Statistics | None]:
         large = await self.large.among(transaction, query)
         if large:
-            return await find_in_large(transaction, query, asked, large, generation=self.generation, now=now)
+            return await find_in_large(
+                transaction, query, asked, large, generation=self.generation, probe=self.probe, now=now
+            )
         generation_id = self.generation.generation_id
         return await find(transaction, query, asked, generation_id=generation_id, now=now), None
 

@@ -101,8 +101,10 @@ def _verdict(
         full = np.count_nonzero(candidates.source[list(choice.chosen)] == source) >= choice.most
         if full or (rank <= query.top_k and number not in choice.considered):
             return "same_source", f"at most {choice.most} hits of one source", rank
-    if rank <= query.top_k and choice.same is not None:
+    place = choice.considered.index(number) + 1 if number in choice.considered else rank
+    if place <= query.top_k and choice.same is not None:
         chosen = [choice.considered.index(one) for one in choice.chosen]
         twin = most_alike(choice.considered.index(number), chosen, choice.same)
         return "displaced_by_diversity", f"says nearly the same as {candidates.ids[choice.considered[twin]]}", rank
-    return "below_top_k", f"top_k is {query.top_k}", rank
+    moved = f", the reranker moved it from place {rank} to {place}" if choice.reranked and place != rank else ""
+    return "below_top_k", f"top_k is {query.top_k}{moved}", rank

@@ -63,6 +63,7 @@ async def test_readiness_in_detail(service: Service) -> None:
     assert checks["migrations"]["database"] == checks["migrations"]["code"]
     assert checks["auth"] == "keys"
     assert set(checks["embedding"]) == {"state", "model", "dim", "generation"}
+    assert checks["rerank"] == {"state": "none"}
 
 
 async def test_a_storm_of_probes_asks_the_database_once(service: Service) -> None:
