@@ -247,7 +247,7 @@ def test_every_metric_has_our_prefix_a_help_and_a_unit_or_total() -> None:
     }
     assert len(metrics) > 20
     for name, metric in metrics.items():
-        family = metric.describe()[0]
+        family = next(iter(metric.describe()))
         assert family.name == f"mneme_{name.lower()}"
         assert family.documentation.endswith((".", "()"))
 

@@ -57,8 +57,16 @@ def forget_what_is_large(service: Service) -> None:
     service.app.state.mneme.recaller.large._known.clear()
 
 
-QUERIES = ["invoice lost in Rome", "快递 杭州", "会议改到了上海", "which password was moved to Lima?", "合同 苏州 case-596",
-           "bicycle Oslo", "case-123", "发票还没有到成都"]  # fmt: skip
+QUERIES = (
+    "invoice lost in Rome",
+    "快递 杭州",
+    "会议改到了上海",
+    "which password was moved to Lima?",
+    "合同 苏州 case-596",
+    "bicycle Oslo",
+    "case-123",
+    "发票还没有到成都",
+)
 
 
 async def test_a_subject_that_grew_is_searched_by_index_with_the_same_hits(

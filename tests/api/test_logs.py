@@ -57,8 +57,8 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         await client.get(f"/v1/memories/{SECRET}", headers=key),
         await client.get(f"/{SECRET}", headers=key),
         await client.get("/v1/memories", params={"cursor": SECRET}, headers=key),
-        await client.get("/v1/memories", headers={"X-API-Key": SECRET.encode()}),
-        await client.get("/v1/memories", headers={"X-Request-ID": SECRET.encode()}),
+        await client.get("/v1/memories", headers=[(b"X-API-Key", SECRET.encode())]),
+        await client.get("/v1/memories", headers=[(b"X-Request-ID", SECRET.encode())]),
         await client.get(f"/v1/memories/{UNKNOWN_ID}", headers=key),
     ]  # fmt: skip
     assert all(400 <= answer.status_code < 500 for answer in errors)

@@ -44,7 +44,7 @@ async def call(service: Service, method: str, path: str, key: str | None = None,
         options.setdefault("json", {})
     url = re.sub(r"\{\w+(:path)?\}", UNKNOWN_ID, path)
     return await service.client.request(
-        method, url, headers={} if key is None else {"X-API-Key": key.encode("latin-1")}, **options
+        method, url, headers=[] if key is None else [(b"X-API-Key", key.encode("latin-1"))], **options
     )
 
 
@@ -179,13 +179,15 @@ async def test_somebody_elses_memory_is_answered_like_an_unknown_one(
     service: Service, make_key: MakeKey, database: Database, tenant: UUID, case: str
 ) -> None:
     owner = await make_key()
-    stranger = {
-        "another tenant": lambda: create_tenant(database, f"b {tenant}", now=now()),
-        "another user": lambda: make_key(user_id="bo"),
-        "another agent": lambda: make_key(agent_id="a2"),
-        "another user of the same agent": lambda: make_key(user_id="bo", agent_id="a1"),
-    }[case]()
-    key = await make_key((await stranger).tenant_id) if case == "another tenant" else await stranger
+    bonds = {
+        "another user": {"user_id": "bo"},
+        "another agent": {"agent_id": "a2"},
+        "another user of the same agent": {"user_id": "bo", "agent_id": "a1"},
+    }
+    if case == "another tenant":
+        key = await make_key((await create_tenant(database, f"b {tenant}", now=now())).tenant_id)
+    else:
+        key = await make_key(**bonds[case])
     memory_id = await store(service, owner, user_id="amy", agent_id="a1")
     before = await service.client.get(f"/v1/memories/{memory_id}", headers=bearer(owner))
 

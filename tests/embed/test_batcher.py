@@ -169,7 +169,7 @@ async def test_requests_that_end_together_wake_the_loop_once(model: Recorder, mo
     wake = loop.call_soon_threadsafe
 
     def count(callback: object, *arguments: object, **options: object) -> object:
-        if callback.__module__ == "app.embed.batcher":  # type: ignore[attr-defined]
+        if callback.__module__ == "app.embed.batcher":
             wake_ups.append(len(arguments[0]))  # type: ignore[arg-type]
         return wake(callback, *arguments, **options)  # type: ignore[arg-type]
 

@@ -189,4 +189,4 @@ def test_a_model_that_cannot_be_used_stops_the_start(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(StartupRefused, match=named):
-        load_embedder(EmbedConfig(provider="local", **wrong), Path("unused"))  # type: ignore[arg-type]
+        load_embedder(EmbedConfig(provider="local", **wrong), Path("unused"))

@@ -31,10 +31,7 @@ class Moody(Embedder):
 
     def __init__(self, inner: Embedder) -> None:
         self._inner, self.refuses = inner, ""
-
-    @property
-    def spec(self) -> Any:
-        return self._inner.spec
+        self.spec = inner.spec
 
     async def embed_documents(self, texts: Sequence[str]) -> list[np.ndarray]:
         if any(self.refuses in text for text in texts):
