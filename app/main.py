@@ -34,7 +34,7 @@ from app.embed import claim_generation, load_embedder, load_reranker
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
-from app.recall import Recaller, SmallTalk, UsageBuffer
+from app.recall import Recaller, RecallProbe, SmallTalk, UsageBuffer
 from app.remember import Rememberer, Shelf
 from app.settings import Settings, load_settings
 
@@ -113,6 +113,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         usage = UsageBuffer(database, settings.recall)
         await usage.start()
         stack.push_async_callback(usage.close)
+        probe = RecallProbe(database, settings.recall)
+        stack.push_async_callback(probe.close)
         stack.callback(asyncio.create_task(sample_event_loop_lag()).cancel)
         telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), embedder.spec.model).set(1)
         yield Services(
@@ -121,7 +123,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             generation=generation,
             rememberer=Rememberer(database, embedder, generation, settings.remember),
             shelf=Shelf(database, embedder, generation, settings.remember),
-            recaller=Recaller(database, embedder, generation, usage, small_talk, reranker, settings.recall),
+            recaller=Recaller(database, embedder, generation, usage, small_talk, reranker, probe, settings.recall),
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
             limits=Limits(

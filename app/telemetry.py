@@ -60,6 +60,14 @@ SEARCH_STAGE_DURATION_SECONDS = Histogram(
 )
 SEARCH_RESULTS = Histogram("mneme_search_results", "Hits returned by a search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
 SEARCH_UNDERFILLED = Counter("mneme_search_underfilled_total", "Searches that an index limit cut short.", ["reason"])
+RECALL_PROBES = Counter(
+    "mneme_recall_probes_total", "Searches by vector index compared with an exact scan.", ["outcome"]
+)
+RECALL_PROBE_RATIO = Histogram(
+    "mneme_recall_probe_ratio",
+    "Share of the truly nearest ten that the vector index found.",
+    buckets=(0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0),
+)
 SEARCH_DEGRADED = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
 USAGE_HITS = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
 
@@ -130,6 +138,7 @@ _BOUNDED: Final = (
     (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
     (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
     (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),
+    (RECALL_PROBES, (("ok",), ("failed",))),
     (USAGE_HITS, (("flushed",), ("dropped",))),
     (EMBEDDING_REQUESTS, tuple(
         (kind, outcome)

@@ -2,6 +2,7 @@
 
 from app.recall.context import Context, ContextRequest, make_context
 from app.recall.growth import tend_large_subjects
+from app.recall.probe import RecallProbe
 from app.recall.query import Absence, Clock, Filters, Fusion, Hit, Query, RecallConfig, Recalled, TimeDecay
 from app.recall.search import Recaller
 from app.recall.small_talk import SmallTalk
@@ -17,6 +18,7 @@ __all__ = [
     "Hit",
     "Query",
     "RecallConfig",
+    "RecallProbe",
     "Recalled",
     "Recaller",
     "SmallTalk",

@@ -18,11 +18,14 @@ from app import telemetry
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
 from app.recall.candidates import SUBJECTS, Asked, Shape, alive, columns, matching, parameters, record, shape_of
+from app.recall.probe import RecallProbe
+from app.recall.profile import IN_ORDER_OF_INDEX
 from app.recall.query import Candidates, Query
 from app.recall.signals import Statistics
 
 NEAREST = 200  # rows that the vector index proposes
 WORDED = 300  # rows that the postings propose
+PROBED = 10  # nearest memories that a probe compares
 POSTINGS_READ = 8_000  # postings read for one query: those of its rarest words
 FRESH_SECONDS = 5.0  # a subject's move to the index is noticed after this time; until then it is measured whole
 TENANTS_REMEMBERED = 10_000
@@ -69,6 +72,7 @@ async def find_in_large(
     large: Sequence[LargeSubject],
     *,
     generation: Generation,
+    probe: RecallProbe,
     now: datetime,
 ) -> tuple[Candidates, Statistics]:
     """Measure the proposed rows of large subjects and all rows of the query's other ones."""
@@ -76,16 +80,21 @@ async def find_in_large(
     statistics = await _statistics(transaction, query, asked, large)
     rare = _rarest(asked, statistics)
     values = parameters(query, asked, now=now)
+    ids = [subject.subject_id for subject in large]
     values |= {
-        "large": [subject.subject_id for subject in large],
+        "large": ids,
+        "small_shared": [subject_id for subject_id in values["shared"] if subject_id not in ids],
         "rare_ids": [term_id for term_id, _ in rare],
         "rare_weights": [weight for _, weight in rare],
     }
     if "vector" in shape.vectors or rare:
+        await transaction.execute(IN_ORDER_OF_INDEX)
         row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension), **values)
         expected = min(NEAREST, sum(subject.memory_count for subject in large))
         narrow = shape.filters or shape.agent or shape.past
         if row is not None and not (narrow and "vector" in shape.vectors and row["nearest"] < expected):
+            if "vector" in shape.vectors:
+                probe.offer(query.tenant_id, _probed(shape, generation.spec.dimension), values)
             return columns(row["packed"], asked, shape), statistics
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
     packed = await transaction.fetch_value(_whole(shape), **values)
@@ -125,31 +134,66 @@ def _rarest(asked: Asked, statistics: Statistics) -> list[tuple[int, float]]:
     return chosen
 
 
+def _in_large(shape: Shape) -> str:
+    return f"""
+        m.tenant_id = :tenant_id AND m.subject_id = ANY (cast(:large AS uuid[])) AND {alive(shape)}
+        AND ({matching(shape)}) AND m.generation_id = {shape.generation_id}
+    """
+
+
+def _near(shape: Shape, dimension: int) -> str:
+    # Generation and dimension are literals, so that the planner can prove that the partial index applies.
+    return f"""
+        SELECT m.subject_id, m.memory_id FROM memories m WHERE {_in_large(shape)} AND m.ann
+        ORDER BY m.embedding::halfvec({dimension}) <=> cast(:vector AS halfvec({dimension})) LIMIT {NEAREST}
+    """
+
+
+@lru_cache(maxsize=64)
+def _probed(shape: Shape, dimension: int) -> Statement:
+    """The share of the nearest PROBED memories that is among the nearest PROBED of those that the index proposes."""
+    return sql(f"""
+        WITH near AS MATERIALIZED ({_near(shape, dimension)}
+        ), found AS MATERIALIZED (
+            SELECT m.embedding <=> :vector AS distance FROM near
+            JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = near.subject_id
+                 AND m.memory_id = near.memory_id
+            ORDER BY distance LIMIT {PROBED}
+        ), truly AS MATERIALIZED (
+            SELECT m.embedding <=> :vector AS distance FROM memories m WHERE {_in_large(shape)}
+            ORDER BY distance LIMIT {PROBED}
+        )
+        SELECT cast(count(*) AS float8) / nullif((SELECT count(*) FROM truly), 0)
+        FROM found WHERE distance <= (SELECT max(distance) FROM truly)
+    """)
+
+
 @lru_cache(maxsize=256)
 def _proposed(shape: Shape, dimension: int) -> Statement:
-    # Generation and dimension are literals, so that the planner can prove that the partial index applies.
-    vector = f"cast(:vector AS halfvec({dimension}))"
-    near = f"""
-        SELECT m.subject_id, m.memory_id FROM memories m
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = ANY (cast(:large AS uuid[])) AND {alive(shape)}
-          AND ({matching(shape)}) AND m.ann AND m.generation_id = {shape.generation_id}
-        ORDER BY m.embedding::halfvec({dimension}) <=> {vector} LIMIT {NEAREST}
-    """
     nothing = "SELECT NULL::uuid AS subject_id, NULL::uuid AS memory_id WHERE false"
     return sql(f"""
-        WITH near AS MATERIALIZED ({near if "vector" in shape.vectors else nothing}
+        WITH near AS MATERIALIZED ({_near(shape, dimension) if "vector" in shape.vectors else nothing}
         ), worded AS MATERIALIZED (
-            SELECT t.subject_id, t.memory_id
-            FROM unnest(cast(:rare_ids AS int[]), cast(:rare_weights AS float8[])) AS rare (term_id, weight)
-            JOIN memory_terms t ON t.term_id = rare.term_id
-            WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
-            GROUP BY t.subject_id, t.memory_id ORDER BY sum(rare.weight) DESC, t.memory_id DESC LIMIT {WORDED}
+            SELECT ranked.subject_id, ranked.memory_id
+            FROM (
+                SELECT t.subject_id, t.memory_id, sum(rare.weight) AS weight
+                FROM unnest(cast(:rare_ids AS int[]), cast(:rare_weights AS float8[])) AS rare (term_id, weight)
+                JOIN memory_terms t ON t.term_id = rare.term_id
+                WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
+                GROUP BY t.subject_id, t.memory_id ORDER BY weight DESC, t.memory_id DESC
+            ) AS ranked
+            CROSS JOIN LATERAL (
+                SELECT FROM memories m
+                WHERE m.tenant_id = :tenant_id AND m.subject_id = ranked.subject_id AND m.memory_id = ranked.memory_id
+                  AND {alive(shape)} AND ({matching(shape)})
+                LIMIT 1
+            ) AS standing
+            ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED}
         ), picked AS (
             SELECT * FROM near
             UNION SELECT * FROM worded
             UNION SELECT m.subject_id, m.memory_id FROM memories m
-            WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.subject_id <> ALL (cast(:large AS uuid[]))
-              AND {alive(shape)}
+            WHERE m.tenant_id = :tenant_id AND {_OTHERS} AND {alive(shape)}
         )
         SELECT string_agg({record(shape)}, '') AS packed, (SELECT count(*) FROM near) AS nearest
         FROM picked
@@ -167,6 +211,15 @@ def _whole(shape: Shape) -> Statement:
     """)
 
 
+# Of the subjects in scope those that are not large; taken out here, because `<> ALL (large)` would first read them.
+_OTHERS = """
+    m.subject_id = ANY (
+        ARRAY(
+            SELECT subject_id FROM subjects
+            WHERE tenant_id = :tenant_id AND user_id = :user_id AND subject_id <> ALL (cast(:large AS uuid[]))
+        ) || cast(:small_shared AS uuid[])
+    )
+"""
 _LARGE: Any = sql("""
     SELECT subject_id, user_id, memory_count, mean_word_count FROM subjects
     WHERE tenant_id = :tenant_id AND ann AND ann_ready

@@ -231,7 +231,7 @@ _CONDITIONS = {
     "session_id": "m.session_id = :session_id",
     "created_from": "m.created_at >= :created_from",
     "created_to": "m.created_at < :created_to",
-    "before": "m.memory_id < :before",
+    "before": "m.memory_id < :before AND u.memory_id < :before",  # both, or all usage above is read for every page
 }
 _listings: dict[tuple[str, ...], Statement] = {}
 

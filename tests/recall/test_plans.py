@@ -1,0 +1,185 @@
+"""Query plans: the very statements of the service read the indexes that they should, under row-level security.
+
+One small subject among two hundred, one large subject with index and postings; each plan with the values of a request,
+and generic: prepared statements turn generic after a few runs, and those of writes always are.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from app.cli import embedded, schema
+from app.clock import now
+from app.database import Database, DatabaseConfig, Statement, Transaction, sql
+from app.embed import Generation, ModelSpec, claim_generation
+from app.guard import DEFAULT_TENANT_ID
+from app.language import keyword_query
+from app.recall import Filters, Query, RecallConfig, TimeDecay, candidates, hydrate, large, tend_large_subjects, why_not
+from app.recall.profile import IN_ORDER_OF_INDEX
+from app.remember import judge, shelf
+from app.wire import halfvec
+from tests.conftest import TEMPLATE, administer
+
+DIMENSION, SUBJECTS, ROWS_EACH, ROWS_LARGE = 64, 200, 100, 3_000
+SPEC = ModelSpec("random", "1", DIMENSION, "", "", 512, (0.0, 1.0), (0.0, 1.0))
+NOW = now()
+FILL = f"""
+    INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
+    SELECT tenant_id, gen_random_uuid(), CASE WHEN n = 0 THEN 'large' ELSE 'user-' || n END, now()
+    FROM tenants, generate_series(0, {SUBJECTS}) AS n;
+    INSERT INTO memories (
+        tenant_id, subject_id, memory_id, status, content, content_type, kind, importance, tags, metadata, pinned,
+        version, created_at, updated_at, content_hash, keywords, word_count, tokenizer_version, embedding, generation_id
+    )
+    SELECT s.tenant_id, s.subject_id, gen_random_uuid(), 'active', 'word' || n % 300 || ' 发票 case-' || n, 'text',
+           'profile', 3, ARRAY['t' || n % 50], '{{}}', false, 1, now() - n * interval '1 minute', now(),
+           sha256((s.subject_id::text || n)::bytea), '{{1:1,2:1}}/1000000000', 4, 1, v.embedding, 1
+    FROM subjects s
+    CROSS JOIN LATERAL generate_series(1, CASE WHEN s.user_id = 'large' THEN {ROWS_LARGE} ELSE {ROWS_EACH} END) AS n
+    CROSS JOIN LATERAL (
+        SELECT array_agg(random() - 0.5)::real[]::halfvec AS embedding FROM generate_series(1, {DIMENSION} + n * 0)
+    ) AS v;
+    INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
+    SELECT tenant_id, subject_id, memory_id, 0, 0 FROM memories;
+    INSERT INTO memory_windows (tenant_id, subject_id, memory_id, window_number, embedding)
+    SELECT tenant_id, subject_id, memory_id, 2, embedding FROM memories WHERE right(memory_id::text, 1) = '0';
+    INSERT INTO memory_versions (tenant_id, subject_id, memory_id, version, snapshot, replaced_at)
+    SELECT tenant_id, subject_id, memory_id, 1, '{{}}', now() FROM memories WHERE right(memory_id::text, 1) = '1'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A database with many memories, and the generation of their vectors."""
+
+    database: Database
+    generation: Generation
+
+
+@pytest.fixture(scope="module")
+async def store(cluster: embedded.EmbeddedServer) -> AsyncIterator[Store]:
+    """A database of this module: its rows and statistics are nobody else's."""
+    name = f"mneme_plans_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    superuser, owner = cluster.url(embedded.SUPERUSER, "postgres"), cluster.url(embedded.SUPERUSER, name)
+    await asyncio.to_thread(administer, superuser, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    url = SecretStr(cluster.url(schema.LOGIN_ROLE, name))
+    database = await Database.connect(DatabaseConfig(url=url))
+    generation = await claim_generation(database, SPEC, 1, NOW)
+    await asyncio.to_thread(administer, owner, *FILL.split(";"))
+    await tend_large_subjects(database, RecallConfig(exact_scan_rows=1_000), now=NOW)
+    await asyncio.to_thread(administer, owner, "ANALYZE")
+    yield Store(database, generation)
+    await database.close()
+    await asyncio.to_thread(administer, superuser, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def plan(transaction: Transaction, statement: Statement, values: dict[str, Any], *, generic: bool) -> str:
+    if generic:
+        await transaction.execute(sql("SET LOCAL plan_cache_mode = force_generic_plan"))
+        await transaction.execute(sql(f"PREPARE explained AS {statement.sql}"))
+        nulls = f"({', '.join(['NULL'] * len(statement.names))})" if statement.names else ""
+        lines = await transaction.fetch(sql(f"EXPLAIN EXECUTE explained {nulls}"))
+        await transaction.execute(sql("DEALLOCATE explained"))
+    else:
+        explain = sql(f"EXPLAIN {statement.sql}")
+        explain.names = statement.names
+        lines = await transaction.fetch(explain, **values)
+    return "\n".join(line[0] for line in lines)
+
+
+VECTOR = np.ones(DIMENSION, dtype=np.float32) / np.sqrt(DIMENSION, dtype=np.float32)
+ASKED = candidates.Asked(keyword_query("发票 word7 case-42"), VECTOR, (), VECTOR)
+SUBJECT = sql("SELECT subject_id FROM subjects WHERE user_id = :user_id")
+SOME = sql("SELECT memory_id FROM memories WHERE subject_id = :subject_id LIMIT 30")
+SEQUENTIAL = re.compile(r"Seq Scan on (memories|memory_\w+|term_statistics|subjects)\b")
+
+
+PLAIN = Query(tenant_id=DEFAULT_TENANT_ID, user_id="user-5", text="")
+RICH = replace(
+    PLAIN, agent_id="a1", as_of=NOW, filters=Filters(tags_any=("t1",), kinds=("profile",), metadata={"n": 1}),
+    time_decay=TimeDecay(0.01, "accessed"), max_share_per_source=0.5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("query", [PLAIN, RICH], ids=["plain", "rich"])
+@pytest.mark.parametrize("user_id", ["user-5", "large"])
+async def test_a_search(store: Store, user_id: str, query: Query, generic: bool) -> None:
+    query = replace(query, user_id=user_id)
+    shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
+    near, past = ("memories_ann_g1", "memory_terms_pkey"), query.as_of is not None
+    wanted = {
+        "small": (candidates._select(shape), ("memories_subject_status_idx on memories m", "memory_windows_pkey")),
+        "large": (large._proposed(shape, DIMENSION), (*near, "memory_windows_pkey")),
+        "probe": (large._probed(shape, DIMENSION), near[:1]),
+        "whole": (large._whole(shape), ("memories_subject_status_idx on memories m",)),
+        "marked": (large._LARGE, ("subjects_large_idx",)),
+        "frequencies": (large._FREQUENCIES, ("term_statistics_pkey",)),
+        "walls": (why_not._walls(shape), ()),
+        "hydrate": (hydrate._HYDRATE[False, past, False], ("memory_usage_pkey",)),
+        "hydrate beside": (hydrate._HYDRATE[False, past, True], ("memory_usage_pkey",)),
+        "as of": (hydrate._AS_OF, ("memory_versions_pkey",)),
+    }
+    async with store.database.read(DEFAULT_TENANT_ID) as transaction:
+        assert await transaction.fetch_value(sql("SELECT current_user")) == "mneme_app"
+        subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
+        ids = [row["memory_id"] for row in await transaction.fetch(SOME, subject_id=subject_id)]
+        rare = ASKED.keywords.word_ids
+        values = candidates.parameters(query, ASKED, now=NOW) | {
+            "ids": ids[:10], "first": ids[0], "shortlist": ids, "generation_id": 1, "large": [subject_id],
+            "small_shared": [DEFAULT_TENANT_ID], "terms": rare, "rare_ids": rare, "rare_weights": [1.0] * len(rare),
+        }  # fmt: skip
+        for name, (statement, indexes) in wanted.items():
+            if name in ("large", "probe"):
+                if user_id != "large":
+                    continue  # is never asked this
+                await transaction.execute(IN_ORDER_OF_INDEX)
+            found = await plan(transaction, statement, values, generic=generic)
+            assert all(index in found for index in indexes), (name, found)
+            assert not SEQUENTIAL.search(found), (name, found)
+            await transaction.execute(sql("RESET enable_sort"))
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("user_id", ["user-5", "large"])
+async def test_the_verdict_on_a_write(store: Store, user_id: str, generic: bool) -> None:
+    statement = judge._neighbours_statement(store.generation.generation_id, DIMENSION)
+    values = {
+        "tenant_id": DEFAULT_TENANT_ID, "numbers": [0], "users": [user_id], "agents": [None], "hashes": [b"x"],
+        "keys": ["slot"], "embeddings": [halfvec(VECTOR)], "most_distance": 0.1, "neighbours": 3,
+    }  # fmt: skip
+    async with store.database.write(DEFAULT_TENANT_ID) as transaction:
+        found = await plan(transaction, statement, values, generic=generic)
+    for index in ("content_key", "slot_key", "subject_status_idx", "ann_g1"):
+        assert f"Index Scan using memories_{index} on memories" in found, found
+    assert not SEQUENTIAL.search(found), found
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("user_id", ["user-5", "large"])
+async def test_the_shelf(store: Store, user_id: str, generic: bool) -> None:
+    async with store.database.read(DEFAULT_TENANT_ID) as transaction:
+        subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
+        one, *_ = await transaction.fetch(SOME, subject_id=subject_id)
+        values = {
+            "tenant_id": DEFAULT_TENANT_ID, "memory_id": one["memory_id"], "user_id": user_id, "status": "active",
+            "limit": 50, "before": one["memory_id"],
+        }  # fmt: skip
+        by_id = await plan(transaction, shelf._BY_ID, values, generic=generic)
+        assert "memories_id_idx on memories m" in by_id
+        assert not SEQUENTIAL.search(by_id), by_id
+        for names, index in (
+            (("user_id",), "pkey"), (("user_id", "before"), "pkey"), ((), "id_idx"), (("before",), "id_idx"),
+        ):  # fmt: skip
+            statement = shelf._listing(tuple(shelf._CONDITIONS[name] for name in names))
+            found = await plan(transaction, statement, values, generic=generic)
+            assert f"Index Scan Backward using memories_{index} on memories m" in found, found
+            assert "Sort" not in found, found
+            assert not SEQUENTIAL.search(found), found
