@@ -42,8 +42,10 @@ async def tend_large_subjects(database: Database, config: RecallConfig, *, now: 
                 counts["indexed"] += indexed
             async with database.write(tenant_id) as transaction:
                 await transaction.allow(REFRESH_SECONDS)
-                await _refresh_statistics(transaction, tenant_id, subject["subject_id"], now)
-            counts["refreshed"] += 1
+                turn = subject_lock(tenant_id, f"statistics of {subject['subject_id']}")
+                if await transaction.fetch_value(_TAKE_TURN, turn=turn):  # else another process is at it
+                    await _refresh_statistics(transaction, tenant_id, subject["subject_id"], now)
+                    counts["refreshed"] += 1
     return dict(counts)
 
 
@@ -106,11 +108,12 @@ _LARGE = sql("""
     ) AS grown ON grown.subject_id = s.subject_id
     WHERE s.tenant_id = :tenant_id
 """)
+_TAKE_TURN = sql("SELECT pg_try_advisory_xact_lock(:turn)")
 _MARK = sql("UPDATE subjects SET ann = true WHERE tenant_id = :tenant_id AND subject_id = :subject_id")
 _UNINDEXED = sql("""
     SELECT memory_id, content FROM memories
     WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id > :after AND NOT ann
-    ORDER BY memory_id LIMIT :limit FOR UPDATE
+    ORDER BY memory_id LIMIT :limit FOR UPDATE SKIP LOCKED
 """)
 _INDEX = sql("""
     WITH noted AS (
