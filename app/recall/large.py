@@ -26,7 +26,7 @@ from app.recall.signals import Statistics
 NEAREST = 200  # rows that the vector index proposes
 WORDED = 300  # rows that the postings propose
 PROBED = 10  # nearest memories that a probe compares
-POSTINGS_READ = 8_000  # postings read for one query: those of its rarest words
+POSTINGS_READ = 5_000  # postings read for one query: those of its rarest words
 FRESH_SECONDS = 5.0  # a subject's move to the index is noticed after this time; until then it is measured whole
 TENANTS_REMEMBERED = 10_000
 
@@ -89,7 +89,8 @@ async def find_in_large(
     }
     if "vector" in shape.vectors or rare:
         await transaction.execute(IN_ORDER_OF_INDEX)
-        row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension), **values)
+        own = any(subject.user_id is not None for subject in large)
+        row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension, own), **values)
         expected = min(NEAREST, sum(subject.memory_count for subject in large))
         narrow = shape.filters or shape.agent or shape.past
         if row is not None and not (narrow and "vector" in shape.vectors and row["nearest"] < expected):
@@ -169,7 +170,8 @@ def _probed(shape: Shape, dimension: int) -> Statement:
 
 
 @lru_cache(maxsize=256)
-def _proposed(shape: Shape, dimension: int) -> Statement:
+def _proposed(shape: Shape, dimension: int, own_is_large: bool) -> Statement:
+    others = _SMALL_SHARED if own_is_large else _SMALL_OWN_AND_SHARED
     nothing = "SELECT NULL::uuid AS subject_id, NULL::uuid AS memory_id WHERE false"
     return sql(f"""
         WITH near AS MATERIALIZED ({_near(shape, dimension) if "vector" in shape.vectors else nothing}
@@ -190,16 +192,20 @@ def _proposed(shape: Shape, dimension: int) -> Statement:
             ) AS standing
             ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED}
         ), picked AS (
-            SELECT * FROM near
-            UNION SELECT * FROM worded
-            UNION SELECT m.subject_id, m.memory_id FROM memories m
-            WHERE m.tenant_id = :tenant_id AND {_OTHERS} AND {alive(shape)}
+            SELECT * FROM near UNION SELECT * FROM worded
+        ), proposed AS (
+            SELECT string_agg({record(shape)}, '') AS packed
+            FROM picked
+            JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = picked.subject_id
+                 AND m.memory_id = picked.memory_id
+            WHERE {alive(shape)}
+        ), others AS (
+            SELECT string_agg({record(shape)}, '') AS packed FROM memories m
+            WHERE m.tenant_id = :tenant_id AND {others} AND {alive(shape)}
         )
-        SELECT string_agg({record(shape)}, '') AS packed, (SELECT count(*) FROM near) AS nearest
-        FROM picked
-        JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = picked.subject_id
-             AND m.memory_id = picked.memory_id
-        WHERE {alive(shape)}
+        SELECT coalesce(proposed.packed, ''::bytea) || coalesce(others.packed, ''::bytea) AS packed,
+               (SELECT count(*) FROM near) AS nearest
+        FROM proposed, others
     """)
 
 
@@ -211,13 +217,13 @@ def _whole(shape: Shape) -> Statement:
     """)
 
 
-# Of the subjects in scope those that are not large; taken out here, because `<> ALL (large)` would first read them.
-_OTHERS = """
+# Of the subjects in scope those that are not large. Named by parameter where that is all, for then the planner knows
+# that they are small; in the other form it takes them for average ones.
+_SMALL_SHARED = "m.subject_id = ANY (cast(:small_shared AS uuid[]))"
+_SMALL_OWN_AND_SHARED = """
     m.subject_id = ANY (
-        ARRAY(
-            SELECT subject_id FROM subjects
-            WHERE tenant_id = :tenant_id AND user_id = :user_id AND subject_id <> ALL (cast(:large AS uuid[]))
-        ) || cast(:small_shared AS uuid[])
+        ARRAY(SELECT subject_id FROM subjects WHERE tenant_id = :tenant_id AND user_id = :user_id)
+        || cast(:small_shared AS uuid[])
     )
 """
 _LARGE: Any = sql("""
