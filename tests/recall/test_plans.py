@@ -117,7 +117,8 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
     near, past = ("memories_ann_g1", "memory_terms_pkey"), query.as_of is not None
     wanted = {
         "small": (candidates._select(shape), ("memories_subject_status_idx on memories m", "memory_windows_pkey")),
-        "large": (large._proposed(shape, DIMENSION), (*near, "memory_windows_pkey")),
+        "large": (large._proposed(shape, DIMENSION, True), (*near, "memory_windows_pkey")),
+        "large beside small": (large._proposed(shape, DIMENSION, False), (*near, "memory_windows_pkey")),
         "probe": (large._probed(shape, DIMENSION), near[:1]),
         "whole": (large._whole(shape), ("memories_subject_status_idx on memories m",)),
         "marked": (large._LARGE, ("subjects_large_idx",)),
@@ -137,7 +138,7 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
             "small_shared": [DEFAULT_TENANT_ID], "terms": rare, "rare_ids": rare, "rare_weights": [1.0] * len(rare),
         }  # fmt: skip
         for name, (statement, indexes) in wanted.items():
-            if name in ("large", "probe"):
+            if name in ("large", "large beside small", "probe"):
                 if user_id != "large":
                     continue  # is never asked this
                 await transaction.execute(IN_ORDER_OF_INDEX)
