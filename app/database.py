@@ -16,7 +16,6 @@ from uuid import UUID
 import asyncpg
 from pydantic import BaseModel, Field, SecretStr
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
@@ -166,8 +165,10 @@ class Scope:
         started = time.perf_counter()
         try:
             self._pooled = await self._database.engine.raw_connection()
-        except (asyncpg.PostgresError, DBAPIError) as error:  # whatever the server has against a new connection
-            raise DatabaseUnavailable(type(error).__name__) from error
+        except Exception as error:
+            if isinstance(refusal := _of_driver(error), asyncpg.PostgresError):  # whatever it has against a new one
+                raise DatabaseUnavailable(type(refusal).__name__) from error
+            raise
         telemetry.DB_POOL_ACQUIRE_SECONDS.observe(time.perf_counter() - started)
         self._driver = self._pooled.driver_connection
 
@@ -254,6 +255,8 @@ class Database:
         except BaseException as error:
             if pooled is not None:
                 pooled.invalidate()
+            if isinstance(refusal := _of_driver(error), _REFUSED):
+                raise StartupRefused(f"the database refuses the login: {refusal}", dependency=True) from error
             _raise(error)
         pooled.close()
         if row["version"] // 10_000 < MIN_POSTGRESQL:
@@ -287,6 +290,8 @@ def _as_tenant(tenant_id: UUID) -> str:
 
 
 _ONE_PLAN = "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_sort = off"
+# No waiting helps here; the messages name role and database, never the password.
+_REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 _ONE = sql("SELECT 1")
 _CHECK = """
 SELECT current_setting('server_version_num')::int AS version,
@@ -337,10 +342,16 @@ def _raise(error: BaseException) -> NoReturn:
     raise problem from error
 
 
+def _of_driver(error: BaseException) -> BaseException:
+    """The driver's own error inside SQLAlchemy's; any other error is returned as it is."""
+    while error.__cause__ is not None and type(error).__module__.startswith("sqlalchemy"):
+        error = error.__cause__
+    return error
+
+
 def _translated(error: BaseException) -> BaseException:
     """The service's own error for a database failure; any other error is returned as it is."""
-    if isinstance(error, DBAPIError) and error.orig is not None and error.orig.__cause__ is not None:
-        error = error.orig.__cause__
+    error = _of_driver(error)
     for kinds, problem in _TRANSLATIONS:
         if isinstance(error, kinds):
             sqlstate = getattr(error, "sqlstate", None)

@@ -5,6 +5,7 @@ them is a difference in fact however close the vectors are.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -87,7 +88,7 @@ class _Facts:
         self.numbers.update(str(_value(numeral)) for numeral in _CHINESE_NUMERAL.findall(folded))
         self.codes = frozenset(_CODE.findall(folded))
         self.negations = len(_NEGATION.findall(folded))
-        latin = [fold(name).removesuffix("'s") for name in _LATIN_NAME.findall(text)]
+        latin = [fold(name).removesuffix("'s") for name in _LATIN_NAME.findall(unicodedata.normalize("NFKC", text))]
         tagged = rjieba.tag(folded) if not folded.isascii() else []
         han = [word for word, tag in tagged if tag.startswith(_NAME_TAGS) and not word.isascii()]
         self.words = frozenset(words(text))

@@ -426,7 +426,7 @@ WORKER_RIGHTS = {
     "memory_usage": "SELECT, UPDATE",
     "embedding_queue": "SELECT, UPDATE, DELETE",
     "operations": "SELECT, UPDATE",
-    "idempotency_keys": "SELECT, DELETE",
+    "idempotency_keys": "SELECT, UPDATE, DELETE",  # UPDATE: to lock what it deletes
     "subjects": "SELECT (tenant_id, subject_id, ann, ann_ready)",
 }
 # tables without a tenant
