@@ -52,7 +52,7 @@ def make_settings(url: str, data_dir: Path, **api: Any) -> Settings:
     """Settings with the hashing embedder, in keys mode."""
     return Settings(
         data_dir=data_dir,
-        database={"url": url, "pool_size": 4},
+        database={"url": url, "pool_size": 4, "pool_timeout_seconds": 20},
         embed={"provider": "hashing"},
         auth={"pepper": PEPPER, "required": api.pop("required", True)},
         api=api,
