@@ -34,6 +34,7 @@ PREFIX = "MNEME_"
 DELIMITER = "__"
 CONFIG_FILE = "MNEME_CONFIG_FILE"
 SECRETS_DIR = "MNEME_SECRETS_DIR"
+API_KEY = "MNEME_API_KEY"  # no setting: what the commands that speak HTTP show to a service
 DEFAULT_FILE = Path("mneme.toml")
 
 # What Kubernetes puts into every container beside a Service named `mneme`.
@@ -193,7 +194,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield MNEME_ variables whose first part is no setting; the model itself refuses unknown later parts."""
     for name, value in environment.items():
         upper = name.upper()
-        if not upper.startswith(PREFIX) or upper in (CONFIG_FILE, SECRETS_DIR):
+        if not upper.startswith(PREFIX) or upper in (CONFIG_FILE, SECRETS_DIR, API_KEY):
             continue
         first = upper.removeprefix(PREFIX).partition(DELIMITER)[0].lower()
         if first not in Settings.model_fields and not SERVICE_LINK.match(upper) and "://" not in value:

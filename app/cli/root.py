@@ -9,6 +9,7 @@ import typer
 from app.cli import config, db, keys, model, serve, tenants, up
 from app.cli.bench import bench
 from app.cli.eval import evaluate
+from app.cli.search import search
 from app.errors import MnemeError, StartupRefused
 
 EXIT_FAILURE = 1
@@ -25,6 +26,7 @@ app.command()(up.up)
 app.command()(serve.serve)
 app.command()(serve.worker)
 app.command()(serve.openapi)
+app.command()(search)
 app.command("eval")(evaluate)
 app.command()(bench)
 app.add_typer(config.app, name="config", help="Show and check the settings.")

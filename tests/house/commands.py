@@ -5,9 +5,9 @@ from typing import Any
 import typer.main
 
 from app.cli import root
-from app.settings import CONFIG_FILE, SECRETS_DIR, fields, variable
+from app.settings import API_KEY, CONFIG_FILE, SECRETS_DIR, fields, variable
 
-VARIABLES = {variable(path) for path, _ in fields()} | {CONFIG_FILE, SECRETS_DIR}
+VARIABLES = {variable(path) for path, _ in fields()} | {API_KEY, CONFIG_FILE, SECRETS_DIR}
 
 
 def command_exists(words: list[str]) -> bool:

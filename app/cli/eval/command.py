@@ -26,7 +26,7 @@ from rich.table import Table
 from app.cli.eval.run import ARMS, FUSED, Outcome, connected, evaluate_set
 from app.cli.eval.sets import GROUPS, Measures, find_sets, read_set
 from app.errors import StartupRefused
-from app.settings import PREFIX, variable
+from app.settings import API_KEY, PREFIX, variable
 
 READY_SECONDS = 180.0
 STOP_SECONDS = 60.0
@@ -61,7 +61,7 @@ async def _all(url: str, folders: Sequence[Path], most_queries: int | None, *, q
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
-        async with connected(url, os.environ.get("MNEME_API_KEY"), CONCURRENCY) as api:
+        async with connected(url, os.environ.get(API_KEY), CONCURRENCY) as api:
             for folder in folders:
                 retrieval = read_set(folder, most_queries)
                 total = len(retrieval.memories) + len(retrieval.questions)
