@@ -5,8 +5,9 @@ Invariant: whatever leaves this room is float32, finite, of unit length and of t
 """
 
 from app.embed.breaker import Breaker, BreakerOpen
+from app.embed.calibration import Calibration, Measured, calibrate
 from app.embed.embedder import EmbedConfig, Embedder
-from app.embed.generations import Generation, claim_generation
+from app.embed.generations import Generation, claim_generation, store_calibration, stored_calibration
 from app.embed.loading import load_embedder, load_reranker, prepare_model
 from app.embed.models import ModelSpec
 from app.embed.reranker import RerankConfig, Reranker, RerankUnavailable
@@ -14,15 +15,20 @@ from app.embed.reranker import RerankConfig, Reranker, RerankUnavailable
 __all__ = [
     "Breaker",
     "BreakerOpen",
+    "Calibration",
     "EmbedConfig",
     "Embedder",
     "Generation",
+    "Measured",
     "ModelSpec",
     "RerankConfig",
     "RerankUnavailable",
     "Reranker",
+    "calibrate",
     "claim_generation",
     "load_embedder",
     "load_reranker",
     "prepare_model",
+    "store_calibration",
+    "stored_calibration",
 ]

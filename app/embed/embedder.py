@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from app.embed.breaker import Breaker, BreakerOpen
 from app.embed.models import ModelSpec
@@ -37,10 +37,10 @@ class EmbedConfig(BaseModel, extra="forbid"):
     document_prompt: str | None = Field(None, description="Put before memories; empty: as the model says.")
     max_tokens: int | None = Field(None, ge=16, description="Tokens of one window; longer texts get several windows.")
     query_window: tuple[float, float] | None = Field(
-        None, description="Query–memory cosines that mean 0 and 1; empty: as measured for the model."
+        None, description="Query–memory cosines that mean 0 and 1; empty: as calibrated."
     )
     pair_window: tuple[float, float] | None = Field(
-        None, description="Memory–memory cosines that mean 0 and 1; empty: as measured for the model."
+        None, description="Memory–memory cosines that mean 0 and 1; empty: as calibrated."
     )
     precision: Precision = Field(
         "auto", description="Arithmetic of a local model; auto: bfloat16 with AMX, else int8 with VNNI, else float32."
@@ -53,6 +53,18 @@ class EmbedConfig(BaseModel, extra="forbid"):
     timeout_seconds: float = Field(
         10.0, gt=0, description="Longest time of one call of the endpoint, retries included."
     )
+
+    @field_validator("query_window", "pair_window")
+    @classmethod
+    def ordered(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and not -1 <= window[0] < window[1] <= 1:
+            raise ValueError("must be two cosines, the smaller first")
+        return window
+
+    @property
+    def stated(self) -> frozenset[str]:
+        """The windows that are set here, whatever was measured."""
+        return frozenset(name for name in ("query_window", "pair_window") if getattr(self, name) is not None)
 
 
 class QueueFull(Exception):

@@ -1,10 +1,12 @@
 """Which vectors may be compared: one active generation a database, claimed at start.
 
-Invariant: a process whose model, prompts or calibration differ from the active generation does not start.
+Invariant: a process whose model or prompts differ from the active generation does not start; all processes use the
+stored calibration.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from typing import Any, Final
 
 from app.database import Database, sql
 from app.embed.models import ModelSpec
@@ -20,11 +22,47 @@ class Generation:
 
 
 async def claim_generation(database: Database, spec: ModelSpec, tokenizer_version: int, now: datetime) -> Generation:
-    """Return the active generation, made from `spec` when the database has none.
+    """Return the active generation, made from `spec` when the database has none; its stored calibration wins.
 
-    Raises StartupRefused, naming the differences and the command that migrates, when it was made by something else.
+    Raises StartupRefused, naming the differences and the command that migrates, when it was made by something else, or
+    when the settings state another calibration.
     """
-    wanted = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "max_tokens"}
+    generation = await _claim(database, spec, tokenizer_version, now)
+    for name in sorted(spec.stated):
+        stored, stated = getattr(generation.spec, name), getattr(spec, name)
+        if stored != stated:
+            raise StartupRefused(
+                f"MNEME_EMBED__{name.upper()} is {stated}, but the stored calibration is {stored}: unset it, or run "
+                "`mneme model calibrate --write`, which stores what the settings state"
+            )
+    return generation
+
+
+async def stored_calibration(database: Database, spec: ModelSpec) -> ModelSpec:
+    """`spec` with the windows of the active generation; as it is when there is none of this model."""
+    async with database.work() as transaction:
+        row = await transaction.fetch_row(_ACTIVE)
+    same = row is not None and (row["model"], row["revision"]) == (spec.model, spec.revision)
+    return _calibrated(spec, row) if same else spec
+
+
+async def store_calibration(database: Database, spec: ModelSpec, tokenizer_version: int, now: datetime) -> None:
+    """Give the active generation, made when the database has none, the windows of `spec`.
+
+    Running services notice at their next start. Raises StartupRefused as claim_generation does for another model.
+    """
+    generation = await _claim(database, spec, tokenizer_version, now)
+    async with database.work() as transaction:
+        await transaction.execute(
+            _CALIBRATE,
+            generation_id=generation.generation_id,
+            query_window=spec.query_window,
+            pair_window=spec.pair_window,
+        )
+
+
+async def _claim(database: Database, spec: ModelSpec, tokenizer_version: int, now: datetime) -> Generation:
+    wanted = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name not in _NOT_STORED}
     wanted["tokenizer_version"] = tokenizer_version
     async with database.work() as transaction:
         await transaction.execute(_CLAIM, **wanted, now=now)
@@ -33,17 +71,28 @@ async def claim_generation(database: Database, spec: ModelSpec, tokenizer_versio
             await transaction.execute(_ENSURE_INDEX, generation_id=row["generation_id"])
     if row is None:  # another process retired it between the two statements
         raise StartupRefused("the active embedding generation is just being replaced: start again", dependency=True)
-    stored = {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in wanted}
-    different = sorted(name for name, value in wanted.items() if stored[name] != value)
+    different = sorted(name for name, value in wanted.items() if name not in _WINDOWS and row[name] != value)
     if different:
-        changes = "; ".join(f"{name} stored {stored[name]!r}, configured {wanted[name]!r}" for name in different)
+        changes = "; ".join(f"{name} stored {row[name]!r}, configured {wanted[name]!r}" for name in different)
         raise StartupRefused(
             f"the stored vectors belong to another embedding generation ({changes}). Vectors of two generations are "
             "never compared: set the model back, or run `mneme reembed` to migrate"
         )
-    return Generation(row["generation_id"], spec)
+    return Generation(row["generation_id"], _calibrated(spec, row))
 
 
+def _calibrated(spec: ModelSpec, row: Any) -> ModelSpec:
+    (query_low, query_high), (pair_low, pair_high) = row["query_window"], row["pair_window"]
+    return replace(spec, query_window=(query_low, query_high), pair_window=(pair_low, pair_high))
+
+
+_WINDOWS: Final = ("query_window", "pair_window")
+_NOT_STORED: Final = ("max_tokens", "stated")
+_CALIBRATE = sql("""
+    UPDATE embedding_generations
+    SET query_window = cast(:query_window AS float8[]), pair_window = cast(:pair_window AS float8[])
+    WHERE generation_id = cast(:generation_id AS smallint) AND state = 'active'
+""")
 _CLAIM = sql("""
     INSERT INTO embedding_generations (
         generation_id, model, revision, dimension, query_prompt, document_prompt, tokenizer_version,

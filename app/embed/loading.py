@@ -86,6 +86,7 @@ def _spec(config: EmbedConfig, model: str, row: KnownModel | None) -> ModelSpec:
         max_tokens=config.max_tokens or (row.max_tokens if row else 512),
         query_window=config.query_window or (row.query_window if row else UNKNOWN_QUERY_WINDOW),
         pair_window=config.pair_window or (row.pair_window if row else UNKNOWN_PAIR_WINDOW),
+        stated=config.stated,
     )
 
 

@@ -187,6 +187,7 @@ def _spec(model: "SentenceTransformer", config: EmbedConfig, name: str, revision
         max_tokens=min(config.max_tokens or limit, limit),
         query_window=config.query_window or (row.query_window if row else UNKNOWN_QUERY_WINDOW),
         pair_window=config.pair_window or (row.pair_window if row else UNKNOWN_PAIR_WINDOW),
+        stated=config.stated,
     )
 
 

@@ -1,6 +1,7 @@
 """MODELS: one row a known model, with its prompts and the calibration of its cosines.
 
-Invariant: a row describes vectors, so changing one that is in use makes a new generation (claim_generation refuses it).
+Invariant: a row describes vectors, so changing one that is in use makes a new generation (claim_generation refuses it);
+only windows may change: a generation keeps those that it was stored with.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ class ModelSpec:
     """What makes vectors comparable: model, revision, dimension and prompts, with the calibration of their cosines.
 
     `max_tokens` is the model's limit for one window, prompt and special tokens included. `query_window` calibrates
-    query–memory cosines, `pair_window` memory–memory cosines.
+    query–memory cosines, `pair_window` memory–memory cosines; `stated` names those that the settings state.
     """
 
     model: str
@@ -26,6 +27,7 @@ class ModelSpec:
     max_tokens: int
     query_window: Window
     pair_window: Window
+    stated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,17 @@ class KnownModel:
     pair_window: Window
 
 
-_E5_SMALL: Final = KnownModel(384, 512, "query: ", "passage: ", (0.75, 0.95), (0.85, 1.00))
+_E5_SMALL: Final = KnownModel(384, 512, "query: ", "passage: ", (0.75, 0.92), (0.85, 1.00))
 _MINILM: Final = KnownModel(384, 256, "", "", (0.05, 0.75), (0.10, 1.00))
 _BGE_ZH: Final = "为这个句子生成表示以用于检索相关文章："
 _BGE_EN: Final = "Represent this sentence for searching relevant passages: "
 
-# The windows of e5-small, MiniLM and hashing are measured (docs/embeddings.md); the others are estimates: measure yours
-# and set MNEME_EMBED__QUERY_WINDOW and MNEME_EMBED__PAIR_WINDOW before the first memory is stored.
+# The windows of e5-small, MiniLM and hashing are measured (docs/embeddings.md), the others are estimates, which
+# `mneme model calibrate --write` replaces.
 MODELS: Final[dict[str, KnownModel]] = {
     "bundled": _E5_SMALL,
     "intfloat/multilingual-e5-small": _E5_SMALL,
-    "intfloat/multilingual-e5-base": KnownModel(768, 512, "query: ", "passage: ", (0.75, 0.95), (0.85, 1.00)),
+    "intfloat/multilingual-e5-base": KnownModel(768, 512, "query: ", "passage: ", (0.75, 0.92), (0.85, 1.00)),
     "sentence-transformers/all-MiniLM-L6-v2": _MINILM,
     "BAAI/bge-small-zh-v1.5": KnownModel(512, 512, _BGE_ZH, "", (0.25, 0.85), (0.40, 1.00)),
     "BAAI/bge-base-zh-v1.5": KnownModel(768, 512, _BGE_ZH, "", (0.25, 0.85), (0.40, 1.00)),

@@ -23,6 +23,7 @@ LENGTH_PENALTY = 0.15  # b of BM25: a long memory is rarely a worse one
 GRAM_SHARE = 0.6  # characters beside words: they catch what the segmenter or the stemmer cut differently
 BEFORE_SHARE = 0.3  # an answer often leaves out the words of the question just before it
 DATE_SHARE = 0.7  # a day that the query names is nearly as good as its words
+HEADROOM = 1.18  # of the window: in the mix, likeness beyond "the same" of thresholds still orders
 COMMONNESS_SHARE = 0.85  # small talk resembles every question; what is common to it is taken off
 CONTRAST = 1.6  # exponent: near-certain likeness outweighs words, vague likeness does not
 QUESTION_SHARE = 0.6  # of several questions in one query, the best-matched one counts beside the whole
@@ -71,7 +72,8 @@ def similarity(candidates: Candidates, query: Query, circumstances: Circumstance
 
     The correction fades as the likeness nears 1 (square root), so the same text is the same text, however common.
     """
-    width = circumstances.window[1] - circumstances.window[0]
+    low, high = circumstances.window
+    width = HEADROOM * (high - low)
     excess = np.zeros(len(candidates))
     if candidates.commonness is not None:
         said = ~np.isnan(candidates.commonness)
@@ -79,7 +81,7 @@ def similarity(candidates: Candidates, query: Query, circumstances: Circumstance
         excess[said] = (common - common.sum() / max(len(common), 1)) * (COMMONNESS_SHARE / width)
 
     def distinct(cosine: Floats) -> Floats:
-        plain = calibrated(cosine, circumstances.window)
+        plain = calibrated(cosine, (low, low + width))
         return np.asarray(np.clip(plain - excess * np.sqrt(1 - plain), 0.0, 1.0) ** CONTRAST)
 
     asked = candidates.question_cosine

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from app.cli import embedded, schema
 from app.clock import now
 from app.database import Database, DatabaseConfig
-from app.embed import ModelSpec, claim_generation
+from app.embed import ModelSpec, claim_generation, store_calibration, stored_calibration
 from app.errors import StartupRefused
 from tests.conftest import TEMPLATE, administer
 
@@ -37,8 +37,6 @@ CHANGES: list[dict[str, Any]] = [
     {"dimension": 512},
     {"query_prompt": ""},
     {"document_prompt": "query: "},
-    {"query_window": (0.7, 0.95)},
-    {"pair_window": (0.7, 0.98)},
 ]
 
 
@@ -54,3 +52,33 @@ async def test_the_first_start_claims_and_every_other_model_is_refused(own_datab
         assert next(iter(change)) in refusal.value.message
     with pytest.raises(StartupRefused, match="tokenizer_version stored 1, configured 2"):
         await claim_generation(own_database, SPEC, 2, now())
+
+
+async def test_the_stored_calibration_wins_over_every_default(own_database: Database) -> None:
+    assert await stored_calibration(own_database, SPEC) == SPEC
+    await claim_generation(own_database, SPEC, 1, now())
+    fitted = replace(SPEC, query_window=(0.7, 0.9), pair_window=(0.8, 1.0))
+    await store_calibration(own_database, fitted, 1, now())
+    assert await stored_calibration(own_database, SPEC) == fitted
+    assert (await claim_generation(own_database, SPEC, 1, now())).spec == fitted
+    another = replace(SPEC, query_window=(0.1, 0.2), max_tokens=256)  # the default of a later release
+    assert (await claim_generation(own_database, another, 1, now())).spec == replace(fitted, max_tokens=256)
+    with pytest.raises(StartupRefused, match="mneme reembed"):
+        await store_calibration(own_database, replace(fitted, revision="r2"), 1, now())
+    assert await stored_calibration(own_database, replace(SPEC, revision="r2")) == replace(SPEC, revision="r2")
+
+
+async def test_a_window_that_the_settings_state_is_refused_until_it_is_stored(own_database: Database) -> None:
+    await claim_generation(own_database, SPEC, 1, now())
+    stated = replace(SPEC, query_window=(0.6, 0.9), stated=frozenset({"query_window"}))
+    refused = r"MNEME_EMBED__QUERY_WINDOW is \(0.6, 0.9\), but the stored .* \(0.75, 0.95\).*calibrate --write"
+    with pytest.raises(StartupRefused, match=refused):
+        await claim_generation(own_database, stated, 1, now())
+    await store_calibration(own_database, stated, 1, now())
+    assert (await claim_generation(own_database, stated, 1, now())).spec == stated
+
+
+async def test_an_empty_database_may_be_calibrated_before_the_first_start(own_database: Database) -> None:
+    fitted = replace(SPEC, query_window=(0.7, 0.9))
+    await store_calibration(own_database, fitted, 1, now())
+    assert (await claim_generation(own_database, SPEC, 1, now())).spec == fitted

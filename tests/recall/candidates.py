@@ -13,7 +13,7 @@ from app.recall.ranking import Ranked, judge
 from app.recall.signals import Circumstances
 
 NOW = 1_796_000_000.0
-HERE = Circumstances(window=(0.75, 0.95), now=NOW)
+HERE = Circumstances(window=(0.75, 0.92), now=NOW)
 TENANT = UUID("00000000-0000-7000-8000-000000000001")
 
 

@@ -121,8 +121,18 @@ def test_a_named_day_counts_unless_all_candidates_are_of_it() -> None:
     assert every.max() < 0.3
 
 
+def test_in_the_mix_likeness_orders_beyond_what_thresholds_call_the_same() -> None:
+    low, high = HERE.window
+    cosine = np.array([low, (low + high) / 2, high, high + 0.01, high + 0.02, 1.0])
+    candidates = candidates_for(["a", "b", "c", "d", "e", "f"], "x", cosine=cosine)
+    mixed = similarity(candidates, asking("x"), HERE)
+    assert (np.diff(mixed) > 0).all()
+    assert mixed[0] == 0
+    assert mixed[-1] == 1
+
+
 def test_what_is_common_to_small_talk_is_taken_off_unless_it_is_the_same_text() -> None:
-    candidates = candidates_for(["好的谢谢", "我对芒果过敏", "好的谢谢"], "x", cosine=np.array([0.88, 0.88, 0.95]))
+    candidates = candidates_for(["好的谢谢", "我对芒果过敏", "好的谢谢"], "x", cosine=np.array([0.88, 0.88, 0.96]))
     mixed = similarity(replace(candidates, commonness=np.array([0.95, 0.85, 0.95])), asking("x"), HERE)
     assert mixed[1] > mixed[0]
     assert mixed[2] == 1.0
