@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.recall.signals import Floats, calibrated
 
 SHORTLIST = 3  # candidates considered for each hit asked for
-NEAR_EQUAL_FROM = 0.8  # calibrated likeness of two memories below which they say clearly different things
+NEAR_EQUAL_FROM = 0.9  # calibrated likeness of two memories below which they say clearly different things
 
 Sources = NDArray[np.int64]
 """A number for each source; 0 for none, which is no source that could have too large a share."""

@@ -4,9 +4,8 @@ Invariant: scope, status and validity are conditions here, too: what was overrul
 not shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -20,29 +19,21 @@ from app.recall.candidates import SUBJECTS, known, scope
 from app.recall.query import Query
 
 
-async def fetch_beside(
-    transaction: Transaction, query: Query, ids: Sequence[UUID], shortlist: Sequence[UUID], generation: Generation, *,
-    now: datetime,
-) -> tuple[dict[UUID, Any], NDArray[np.float32]]:  # fmt: skip
-    """The full rows of some ids (at least one), and the vectors of a shortlist in its order.
-
-    In one statement, which costs one way there and back less. Zeros for memories without one vector of `generation`.
-    """
-    rows = await transaction.fetch(
-        _HYDRATE[query.include_deprecated, query.as_of is not None, True], **scope(query, now), ids=ids, first=ids[0],
-        shortlist=shortlist, generation_id=generation.generation_id,
-    )  # fmt: skip
-    vectors = np.zeros((len(shortlist), generation.spec.dimension), dtype=np.float32)
-    packed = next((row["vectors"] for row in rows if row["vectors"] is not None), b"")
-    place = {memory_id.bytes: number for number, memory_id in enumerate(shortlist)}
-    records = np.frombuffer(packed, _vector_layout(generation.spec.dimension))
-    vectors[[place[one] for one in records["id"].tolist()]] = records["vector"]
-    return {row["id"]: row for row in rows}, vectors
+async def fetch(
+    transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime, generation: Generation | None = None
+) -> dict[UUID, Any]:
+    """The full rows of memories that are still in scope, by id; with a generation, also their vectors of it."""
+    statement = _HYDRATE[query.include_deprecated, query.as_of is not None, generation is not None]
+    generation_id = None if generation is None else generation.generation_id
+    rows = await transaction.fetch(statement, **scope(query, now), ids=ids, generation_id=generation_id)
+    return {row["id"]: row for row in rows}
 
 
-@lru_cache(maxsize=16)
-def _vector_layout(dimension: int) -> np.dtype[np.void]:
-    return np.dtype([("id", "V16"), ("length", ">u2"), ("unused", ">u2"), ("vector", ">f2", (dimension,))])
+def vectors_of(rows: Mapping[UUID, Any], ids: Sequence[UUID], dimension: int) -> NDArray[np.float32]:
+    """The vectors that came with rows, in the order of ids: shape (ids, dimension), zeros where there is none."""
+    nothing = np.zeros(dimension, dtype=np.float32)
+    found = [rows[one]["vector"] if one in rows else None for one in ids]
+    return np.stack([nothing if vector is None else vector for vector in found])
 
 
 async def texts_of_then(
@@ -58,32 +49,18 @@ def _restored(snapshot: dict[str, Any]) -> dict[str, Any]:
     return snapshot | {name: value and datetime.fromisoformat(value) for name, value in times.items()}
 
 
-async def fetch(transaction: Transaction, query: Query, ids: Sequence[UUID], *, now: datetime) -> dict[UUID, Any]:
-    """The full rows of the best candidates that are still in scope, by id."""
-    statement = _HYDRATE[query.include_deprecated, query.as_of is not None, False]
-    return {row["id"]: row for row in await transaction.fetch(statement, **scope(query, now), ids=ids)}
-
-
-# The vectors of all stand in one row only. Texts of several windows may be equal in their first and differ after it.
-_BESIDE = f"""
-    , CASE WHEN m.memory_id = :first THEN (
-        SELECT string_agg(uuid_send(m.memory_id) || halfvec_send(m.embedding), '') FROM memories m
-        WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:shortlist AS uuid[]))
-          AND m.generation_id = :generation_id AND m.window_count = 1
-    ) END AS vectors
-"""
+# Texts of several windows may be equal in their first and differ after it: they are not compared.
+_VECTOR = ", CASE WHEN m.generation_id = :generation_id AND m.window_count = 1 THEN m.embedding END AS vector"
 _HYDRATE = {
-    (deprecated, past, beside): sql(f"""
-        SELECT {MEMORY_COLUMNS}, m.subject_id {_BESIDE if beside else ""} FROM {MEMORY_SOURCE}
+    (deprecated, past, vectors): sql(f"""
+        SELECT {MEMORY_COLUMNS}, m.subject_id {_VECTOR if vectors else ""} FROM {MEMORY_SOURCE}
         WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
           AND {known(deprecated, past)} AND {MEMORY_ALIVE}
     """)
     for deprecated in (False, True)
     for past in (False, True)
-    for beside in (False, True)
+    for vectors in (False, True)
 }
-
-
 # The first version replaced after a moment is the one that stood at it.
 _AS_OF = sql(f"""
     SELECT DISTINCT ON (m.memory_id) m.memory_id, m.version, m.snapshot FROM memory_versions m

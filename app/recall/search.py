@@ -21,13 +21,13 @@ from app.language import keyword_query, questions
 from app.memory import as_json
 from app.recall.candidates import Asked, find, shape_of
 from app.recall.diversity import SHORTLIST, Choice, choose, most_per_source, redundancy, shortlist
-from app.recall.hydrate import fetch, fetch_beside, texts_of_then
+from app.recall.hydrate import fetch, texts_of_then, vectors_of
 from app.recall.large import LargeSubjects, find_in_large
 from app.recall.probe import RecallProbe
 from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import Judged, judge
 from app.recall.rerank import Placed, Pool, explained, pool_size, pooled, rerank
-from app.recall.signals import Circumstances, Statistics
+from app.recall.signals import Circumstances, Floats, Statistics
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 from app.recall.why_not import explain_absence, look_up
@@ -149,15 +149,14 @@ class Recaller:
         ids = [candidates.ids[row] for row in considered]
         best = [ids[position] for position in chosen]
         same = None
-        if query.diversity and 1 < len(chosen) < len(considered):
-            rows, vectors = await fetch_beside(transaction, query, best, ids, self.generation, now=at)
-            same = redundancy(vectors, self.generation.spec.pair_window)
-            chosen = choose(scores, query.top_k, same=same, diversity=query.diversity, sources=sources, most=most)
-            best = [ids[position] for position in chosen if ids[position] not in rows]
-            if best:
-                rows |= await fetch(transaction, query, best, now=at)
-        else:
-            rows = await fetch(transaction, query, best, now=at)
+        compared = self.generation if query.diversity and 1 < len(chosen) < len(considered) else None
+        rows = await fetch(transaction, query, best, now=at, generation=compared)
+        if compared is not None and self._redundancy(rows, best).any():
+            others = [one for one in ids if one not in rows]
+            rows |= await fetch(transaction, query, others, now=at, generation=compared)
+            same = self._redundancy(rows, ids)
+            diversity = query.diversity or 0.0
+            chosen = choose(scores, query.top_k, same=same, diversity=diversity, sources=sources, most=most)
         return Choice(considered, [considered[position] for position in chosen], same, most), rows
 
     async def _pool(
@@ -169,8 +168,12 @@ class Recaller:
         ids = [candidates.ids[row] for row in pool.rows]
         if not query.diversity or len(ids) <= query.top_k:
             return pool, await fetch(transaction, query, ids, now=at)
-        rows, vectors = await fetch_beside(transaction, query, ids, ids, self.generation, now=at)
-        return replace(pool, same=redundancy(vectors, self.generation.spec.pair_window)), rows
+        rows = await fetch(transaction, query, ids, now=at, generation=self.generation)
+        return replace(pool, same=self._redundancy(rows, ids)), rows
+
+    def _redundancy(self, rows: Mapping[UUID, Any], ids: Sequence[UUID]) -> Floats:
+        spec = self.generation.spec
+        return redundancy(vectors_of(rows, ids, spec.dimension), spec.pair_window)
 
     async def _rerank(
         self, query: Query, found: _Found, pool: Pool, degraded: list[str]

@@ -125,7 +125,7 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
         "frequencies": (large._FREQUENCIES, ("term_statistics_pkey",)),
         "walls": (why_not._walls(shape), ()),
         "hydrate": (hydrate._HYDRATE[False, past, False], ("memory_usage_pkey",)),
-        "hydrate beside": (hydrate._HYDRATE[False, past, True], ("memory_usage_pkey",)),
+        "hydrate with vectors": (hydrate._HYDRATE[False, past, True], ("memory_usage_pkey",)),
         "as of": (hydrate._AS_OF, ("memory_versions_pkey",)),
     }
     async with store.database.read(DEFAULT_TENANT_ID) as transaction:
@@ -134,7 +134,7 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
         ids = [row["memory_id"] for row in await transaction.fetch(SOME, subject_id=subject_id)]
         rare = ASKED.keywords.word_ids
         values = candidates.parameters(query, ASKED, now=NOW) | {
-            "ids": ids[:10], "first": ids[0], "shortlist": ids, "generation_id": 1, "large": [subject_id],
+            "ids": ids[:10], "generation_id": 1, "large": [subject_id],
             "small_shared": [DEFAULT_TENANT_ID], "terms": rare, "rare_ids": rare, "rare_weights": [1.0] * len(rare),
         }  # fmt: skip
         for name, (statement, indexes) in wanted.items():
