@@ -72,8 +72,10 @@ def _print(answer: dict[str, Any]) -> None:
     signals = list(hits[0].get("signals", {})) if hits else []
     for heading in signals:
         table.add_column(heading, justify="right")
-    for heading in ("time", "kind", "content", "id"):
-        table.add_column(heading, overflow="fold", ratio=1 if heading == "content" else None)
+    for heading in ("time", "kind"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("content", overflow="fold", ratio=1)
+    table.add_column("id", no_wrap=True)  # to be copied
     for number, hit in enumerate(hits, 1):
         memory = hit["memory"]
         said = memory["content"] if memory["status"] == "active" else f"({memory['status']}) {memory['content']}"
