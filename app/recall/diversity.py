@@ -6,6 +6,7 @@ Invariant: the first candidate is always chosen, none twice, and as many as with
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,21 +82,42 @@ def choose(
     """
     if sources is None and (same is None or not same[:top_k, :top_k].any()):
         return list(range(min(top_k, len(scores))))
-    worth = (1 - diversity) * scores
-    repeated, left = np.zeros(len(scores)), np.ones(len(scores), dtype=np.bool_)
-    chosen: list[int] = []
+    # Each turn looks at few of them, and few repeat anything: lists are several times faster here than arrays.
+    worth = ((1 - diversity) * scores).tolist()
+    repeats: Any = [False] * len(worth) if same is None else same.any(axis=1)
+    lost, repeated = np.zeros(len(worth)), [0.0] * len(worth)
+    left, chosen = list(range(len(worth))), list[int]()
     taken: Counter[int] = Counter()
-    while len(chosen) < top_k and left.any():
-        position = int(np.argmax(np.where(left, worth - diversity * repeated, -np.inf)))
-        chosen.append(position)
-        left[position] = False
-        if same is not None:
-            repeated = np.maximum(repeated, same[position])
-        if sources is not None and (source := int(sources[position])):
+    while len(chosen) < top_k and left:
+        best, most_worth = -1, -np.inf
+        for position in left:
+            if worth[position] <= most_worth:
+                break  # nor is any after it better
+            if worth[position] - repeated[position] > most_worth:
+                best, most_worth = position, worth[position] - repeated[position]
+        chosen.append(best)
+        left.remove(best)
+        if same is not None and repeats[best]:
+            lost = np.maximum(lost, diversity * same[best])
+            repeated = lost.tolist()
+        if sources is not None and (source := int(sources[best])):
             taken[source] += 1
             if taken[source] == most:
-                left &= sources != source
+                left = [position for position in left if sources[position] != source]
     return sorted(chosen)
+
+
+def settled(chosen: Sequence[int], same: Floats, sources: Sources | None) -> bool:
+    """Whether as many as wanted, chosen from the first candidates, stay chosen whatever candidates follow these.
+
+    So it is if none of them gave way to another, and if one was left that repeats none of the chosen: it is better.
+    """
+    alike: NDArray[np.bool_] = same[:, chosen] > 0
+    if not alike[chosen].any():
+        return True
+    repeats = set(np.flatnonzero(alike.any(axis=1)).tolist())
+    free = range(len(same)) if sources is None else np.flatnonzero(sources == 0).tolist()
+    return not repeats.union(chosen).issuperset(free)
 
 
 def most_alike(position: int, chosen: Sequence[int], same: Floats) -> int:

@@ -20,7 +20,7 @@ from app.errors import EmbeddingUnavailable
 from app.language import keyword_query, questions
 from app.memory import as_json
 from app.recall.candidates import Asked, find, shape_of
-from app.recall.diversity import SHORTLIST, Choice, choose, most_per_source, redundancy, shortlist
+from app.recall.diversity import SHORTLIST, Choice, choose, most_per_source, redundancy, settled, shortlist
 from app.recall.hydrate import fetch, texts_of_then, vectors_of
 from app.recall.large import LargeSubjects, find_in_large
 from app.recall.probe import RecallProbe
@@ -146,18 +146,21 @@ class Recaller:
         scores = judged.score[considered]
         sources = None if candidates.source is None else candidates.source[considered]
         chosen = choose(scores, query.top_k, sources=sources, most=most)
-        ids = [candidates.ids[row] for row in considered]
-        best = [ids[position] for position in chosen]
-        same = None
-        compared = self.generation if query.diversity and 1 < len(chosen) < len(considered) else None
-        rows = await fetch(transaction, query, best, now=at, generation=compared)
-        if compared is not None and self._redundancy(rows, best).any():
-            others = [one for one in ids if one not in rows]
-            rows |= await fetch(transaction, query, others, now=at, generation=compared)
-            same = self._redundancy(rows, ids)
-            diversity = query.diversity or 0.0
-            chosen = choose(scores, query.top_k, same=same, diversity=diversity, sources=sources, most=most)
-        return Choice(considered, [considered[position] for position in chosen], same, most), rows
+        if not query.diversity or not 1 < len(chosen) < len(considered):
+            rows = await fetch(transaction, query, [candidates.ids[considered[one]] for one in chosen], now=at)
+            return Choice(considered, [considered[position] for position in chosen], None, most), rows
+        rows, near = {}, chosen[-1] + 1
+        while True:  # few hits give way, so a few candidates more are enough; all are looked at only if these are not
+            ids = [candidates.ids[row] for row in considered[:near]]
+            further = [one for one in ids if one not in rows]
+            rows |= await fetch(transaction, query, further, now=at, generation=self.generation)
+            same, some = self._redundancy(rows, ids), None if sources is None else sources[:near]
+            chosen = choose(
+                scores[:near], query.top_k, same=same, diversity=query.diversity, sources=some, most=most
+            )  # fmt: skip
+            if near >= len(considered) or (len(chosen) == query.top_k and settled(chosen, same, some)):
+                return Choice(considered[:near], [considered[position] for position in chosen], same, most), rows
+            near += query.top_k // 2 + 1
 
     async def _pool(
         self, transaction: Transaction, query: Query, candidates: Candidates, judged: Judged, at: datetime
