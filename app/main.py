@@ -154,10 +154,12 @@ async def _serve(settings: Settings) -> None:
             app,
             lifespan="off",
             http="httptools",
+            proxy_headers=False,  # the wall asks who really connects
             ws="none",
             access_log=False,
             log_config=None,
             server_header=False,
+            timeout_keep_alive=75,  # longer than load balancers keep theirs: who hangs up first crosses no request
             timeout_graceful_shutdown=max(1, round(settings.api.drain_seconds)),
         )
         await _Server(config, services.switch).serve([listener])

@@ -109,16 +109,17 @@ async def write_memory(
     """Store one memory. 201 when a new active memory exists, 200 otherwise."""
     telemetry.annotate(operation="write")
     user_id, agent_id = caller.bind(body.user_id, body.agent_id)
+    shown: dict[str, Any] = {}
 
     def answer(written: list[Written]) -> Answer:
-        shown = _shown(written[0])
+        shown.update(_shown(written[0]))
         return Answer(_status(written[0]), as_bytes(shown))
 
     result = await services.rememberer.remember(
         caller, [body.to_new(user_id, agent_id)], answer, now=now(),
         idempotency=await _idempotency(request, caller, idempotency_key),
     )  # fmt: skip
-    memory_id = orjson.loads(result.body)["id"]
+    memory_id = (shown or orjson.loads(result.body))["id"]  # replayed: as it was stored
     telemetry.annotate(memory_id=memory_id)
     return _answered(result, {"Location": f"/v1/memories/{memory_id}"} if result.status == HTTPStatus.CREATED else {})
 
