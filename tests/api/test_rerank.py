@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from prometheus_client import REGISTRY
 
+from app.embed import Embedder
 from app.settings import Settings
 from tests.api.conftest import MakeKey, Service, bearer, make_settings, run
 from tests.embed.server import Answer, Endpoint, Script, serving, status
@@ -246,8 +247,14 @@ async def test_only_the_best_are_sent_and_only_the_kept_are_moved(
 
 
 async def test_near_equal_memories_give_way_in_the_order_of_the_reranker(
-    agent: httpx2.AsyncClient, endpoint: Endpoint
+    agent: httpx2.AsyncClient, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain = Embedder.embed_documents
+
+    async def without_digits(embedder: Embedder, texts: Any) -> Any:
+        return await plain(embedder, ["".join(c for c in text if not c.isdigit()) for text in texts])
+
+    monkeypatch.setattr(Embedder, "embed_documents", without_digits)
     twins = ["芒果订单 4711 已经发货了，请注意查收", "芒果订单 4712 已经发货了，请注意查收"]
     items = [{"user_id": "amy", "content": text} for text in twins]
     await agent.post("/v1/memories:batch", json={"items": items})
