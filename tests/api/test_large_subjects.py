@@ -93,8 +93,11 @@ async def test_a_subject_that_grew_is_searched_by_index_with_the_same_hits(
         overlap.append(len(set(hits) & set(await search(agent, query, **modes[n]))) / len(hits))
     assert sum(overlap) / len(overlap) >= 0.95
     for (query, n), hits in exact.items():
-        if n == 2:  # a filter of 2 %: the index gives too few, so the subject is measured whole
-            assert await search(agent, query, **modes[n]) == hits
+        if n == 2:  # a filter of 2 %: the index gives too few, so all that passes it is measured
+            found = await search(agent, query, **modes[n])
+            assert (len(found), found[0]) == (len(hits), hits[0])
+            # Small talk is told from likeness by the mean of what is measured, so near ties may change places.
+            assert len(set(found) & set(hits)) >= len(hits) - 1
     underfilled = REGISTRY.get_sample_value("mneme_search_underfilled_total", {"reason": "ann_budget"})
     assert underfilled is not None
     assert underfilled > 0
