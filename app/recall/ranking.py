@@ -68,14 +68,14 @@ def judge(candidates: Candidates, query: Query, circumstances: Circumstances) ->
     weights = _weigh(asked, values)
     score = np.zeros(len(candidates))
     for name, value in values.items():
-        score += weights[name] * np.where(np.isnan(value), 0.0, value)
+        score += weights[name] * _said(value)
     # What is NaN is not above anything, so it is no evidence and passes no threshold.
     evidence = (weights["similarity"] * plain > 0) | (weights["keyword"] * values["keyword"] > 0)
     if asked["similarity"] + asked["keyword"] == 0:
         evidence[:] = True
     passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold)
     rows = np.flatnonzero(candidates.matching & evidence & passes)
-    cosine = np.nan_to_num(candidates.cosine[rows])  # calibration ends at 1, likeness goes on
+    cosine = _said(candidates.cosine[rows])  # calibration ends at 1, likeness goes on
     best = rows[np.lexsort((-rows, -cosine, -score[rows]))]
     return Judged(np.minimum(score, 1.0), best, evidence, plain, values, weights)
 
@@ -97,9 +97,16 @@ def _weigh(asked: Mapping[str, float], values: Mapping[str, Floats]) -> dict[str
     weights = {name: np.full(len(values[name]), weight) for name, weight in asked.items()}
     for missing, other in (("similarity", "keyword"), ("keyword", "similarity")):
         unsaid = np.isnan(values[missing])
-        weights[other] = np.where(unsaid, weights[other] + weights[missing], weights[other])
-        weights[missing] = np.where(unsaid, 0.0, weights[missing])
+        if unsaid.any():
+            weights[other] = np.where(unsaid, weights[other] + weights[missing], weights[other])
+            weights[missing] = np.where(unsaid, 0.0, weights[missing])
     return weights
+
+
+def _said(value: Floats) -> Floats:
+    """The value, 0 where it cannot be said."""
+    unsaid = np.isnan(value)
+    return np.where(unsaid, 0.0, value) if unsaid.any() else value
 
 
 def _explain(row: int, judged: Judged) -> dict[str, dict[str, Any]]:

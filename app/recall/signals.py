@@ -148,35 +148,34 @@ def _share_of_columns(candidates: Candidates, known: Statistics | None) -> Share
     BM25 after Robertson and Zaragoza 2009, scaled so that one mention in a memory of mean length is a full match; idf
     as in Lucene, log(1 + (n - df + ½) / (df + ½)): positive also when every memory has the term.
     """
-    if not candidates.words.shape[1] + candidates.grams.shape[1]:
+    frequency: Floats = np.concatenate((candidates.words, candidates.grams), axis=1, dtype=np.float64)
+    count, split = len(candidates), candidates.words.shape[1]
+    if not frequency.shape[1]:
         return None
-    mean = known.mean_word_count if known else float(candidates.word_count.mean()) if len(candidates) else 0.0
-    length = candidates.word_count / mean if mean else np.ones(len(candidates))
+    mean = known.mean_word_count if known else float(candidates.word_count.mean()) if count else 0.0
+    length = candidates.word_count / mean if mean else np.ones(count)
     norm = TERM_SATURATION * (1 - LENGTH_PENALTY + LENGTH_PENALTY * length)[:, None]
-    before = _before(candidates.session)
-    measured = []
-    for weight, frequency, df in (
-        (1 - GRAM_SHARE, candidates.words, known.words if known else None),
-        (GRAM_SHARE, candidates.grams, known.grams if known else None),
-    ):
-        matched = frequency > 0
-        padded = np.zeros((len(frequency) + 1, frequency.shape[1]))
-        padded[:-1] = frequency
-        own = matched.any(axis=1, keepdims=True)  # a neighbour strengthens a match, it never makes one
-        heard = frequency + BEFORE_SHARE * own * padded[before]
-        counted = matched.sum(axis=0) if df is None else df
-        idf = _idf(counted, known.memories if known else len(frequency))
-        measured.append((weight, heard / (heard + norm), idf))
+    matched = (frequency > 0).astype(np.float64)
+    heard = frequency
+    if candidates.session.any():
+        kind = (np.arange(frequency.shape[1]) >= split).astype(np.intp)
+        own = matched @ np.eye(2)[kind] > 0  # a neighbour strengthens a match, it never makes one
+        padded = np.concatenate((BEFORE_SHARE * frequency, np.zeros((1, len(kind)))))
+        heard = frequency + padded.take(_before(candidates.session), axis=0) * own.take(kind, axis=1)
+    saturation = heard / (heard + norm)
+    counted = np.concatenate((known.words, known.grams)) if known else np.ones(count) @ matched
+    idf = _idf(counted, known.memories if known else count)
+    every = np.arange(split), np.arange(frequency.shape[1] - split)
 
     def share(columns: tuple[NDArray[np.intp], NDArray[np.intp]] | None) -> Floats:
-        total, witnesses = np.zeros(len(candidates)), 0.0
-        for place, (weight, saturation, idf) in enumerate(measured):
-            chosen = slice(None) if columns is None else columns[place]
+        words, grams = every if columns is None else columns
+        weights, witnesses = np.zeros(len(idf)), 0.0
+        for weight, chosen in ((1 - GRAM_SHARE, words), (GRAM_SHARE, grams + split)):
             mass = idf[chosen].sum()
             if mass > 0:
-                total += weight * (saturation[:, chosen] @ (idf[chosen] / mass))
+                weights[chosen] = idf[chosen] * (weight / mass)
                 witnesses += weight
-        full = np.minimum(total * (TERM_SATURATION + 1) / (witnesses or 1.0), 1.0)
+        full = np.minimum(saturation @ weights * ((TERM_SATURATION + 1) / (witnesses or 1.0)), 1.0)
         return np.asarray(1 - (1 - full) ** 2)
 
     return share
