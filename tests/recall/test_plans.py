@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -171,7 +172,7 @@ async def test_the_shelf(store: Store, user_id: str, generic: bool) -> None:
         one, *_ = await transaction.fetch(SOME, subject_id=subject_id)
         values = {
             "tenant_id": DEFAULT_TENANT_ID, "memory_id": one["memory_id"], "user_id": user_id, "status": "active",
-            "limit": 50, "before": one["memory_id"],
+            "limit": 50, "before": UUID(int=1 << 127),  # ids are random here: half of them come after it
         }  # fmt: skip
         by_id = await plan(transaction, shelf._BY_ID, values, generic=generic)
         assert "memories_id_idx on memories m" in by_id
