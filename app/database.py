@@ -158,17 +158,22 @@ class Scope:
             if self._pooled is not None:
                 self._pooled.close()
                 self._pooled = None
+                self._database.turns.release()
         if error is not None and (problem := _translated(error)) is not error:
             raise problem from error
 
     async def _checkout(self) -> None:
         started = time.perf_counter()
+        await self._database.turn()
         try:
             self._pooled = await self._database.engine.raw_connection()
         except Exception as error:
             if isinstance(refusal := _of_driver(error), asyncpg.PostgresError):  # whatever it has against a new one
                 raise DatabaseUnavailable(type(refusal).__name__) from error
             raise
+        finally:
+            if self._pooled is None:
+                self._database.turns.release()
         telemetry.DB_POOL_ACQUIRE_SECONDS.observe(time.perf_counter() - started)
         self._driver = self._pooled.driver_connection
 
@@ -176,6 +181,7 @@ class Scope:
         if self._pooled is not None:
             self._pooled.invalidate()
             self._pooled = None
+            self._database.turns.release()
 
 
 class Database:
@@ -185,6 +191,9 @@ class Database:
         if config.url is None:
             raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
         self.engine = _engine(config, config.url.get_secret_value())
+        # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
+        self.turns = asyncio.Semaphore(config.pool_size)
+        self._patience_seconds = config.pool_timeout_seconds
 
     @staticmethod
     async def connect(config: DatabaseConfig) -> "Database":
@@ -232,6 +241,18 @@ class Database:
         """One round trip; raises DatabaseUnavailable, PoolExhausted or DeadlineExceeded."""
         async with self.work() as transaction:
             await transaction.fetch_value(_ONE)
+
+    async def turn(self) -> None:
+        """Wait for a connection's turn, first come, first served; whoever has it releases `turns`."""
+        if not self.turns.locked():
+            await self.turns.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                await self.turns.acquire()
+        except TimeoutError as error:
+            telemetry.DB_POOL_TIMEOUTS.inc()
+            raise PoolExhausted(type(error).__name__) from error
 
     async def close(self) -> None:
         await self.engine.dispose()

@@ -124,6 +124,21 @@ async def test_a_full_pool_and_a_slow_statement_are_told_apart(narrow: Database,
         await impatient.close()
 
 
+async def test_who_waits_for_a_connection_goes_before_who_comes_later(narrow: Database) -> None:
+    order: list[str] = []
+
+    async def use(name: str) -> None:
+        async with narrow.work():
+            order.append(name)
+
+    async with narrow.work():
+        waiting = asyncio.create_task(use("first"))
+        await asyncio.sleep(0.01)
+    await use("later")
+    await waiting
+    assert order == ["first", "later"]
+
+
 async def test_connections_that_died_are_replaced_unnoticed(narrow: Database, owner_url: str) -> None:
     async with narrow.work() as transaction:
         pid = await transaction.fetch_value(sql("SELECT pg_backend_pid()"))
