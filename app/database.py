@@ -21,14 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from app import telemetry
-from app.errors import (
-    DatabaseUnavailable,
-    DeadlineExceeded,
-    MnemeError,
-    PoolExhausted,
-    StartupRefused,
-    StorageFull,
-)
+from app.errors import DatabaseUnavailable, DeadlineExceeded, MnemeError, PoolExhausted, StartupRefused, StorageFull
 from app.wire import register_codecs
 
 APP_ROLE = "mneme_app"
@@ -215,9 +208,7 @@ class Database:
 
     def read(self, tenant_id: UUID) -> Scope:
         """A READ ONLY transaction that sees one tenant's rows."""
-        return Scope(
-            self, f"BEGIN READ ONLY; SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
-        )
+        return Scope(self, f"BEGIN READ ONLY; {_as_tenant(tenant_id)}")
 
     def write(self, tenant_id: UUID, *locks: int) -> Scope:
         """A transaction that sees and changes one tenant's rows.
