@@ -9,6 +9,7 @@ from datetime import datetime
 
 from app import telemetry
 from app.clock import now
+from app.recall import tend_large_subjects
 from app.remember import backlog, expire_idempotency
 from workers.context import Context
 
@@ -55,6 +56,12 @@ async def idempotency(context: Context, moment: datetime) -> int:
             return done
 
 
+async def large_subjects(context: Context, moment: datetime) -> int:
+    """Move subjects that outgrew the exact scan to index and postings, and refresh the statistics of those that did."""
+    counts = await tend_large_subjects(context.database, context.settings.recall, now=moment)
+    return counts.get("indexed", 0)
+
+
 async def gauges(context: Context, moment: datetime) -> int:
     """Measure what is true of the whole database: every replica shows the same, so take max(), never sum()."""
     waiting, oldest_seconds = await backlog(context.database, now=moment)
@@ -67,4 +74,5 @@ JOBS: tuple[Job, ...] = (
     Job("embed", every_seconds=2, once=False, run=embed),
     Job("gauges", every_seconds=15, once=False, run=gauges),
     Job("idempotency", every_seconds=3600, once=True, run=idempotency),
+    Job("large_subjects", every_seconds=300, once=True, run=large_subjects),
 )
