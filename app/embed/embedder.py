@@ -46,7 +46,7 @@ class EmbedConfig(BaseModel, extra="forbid"):
         "auto", description="Arithmetic of a local model; auto: bfloat16 with AMX, else int8 with VNNI, else float32."
     )
     threads: int | None = Field(None, ge=1, description="Threads of a local model; empty: half the cores, at most 4.")
-    batch_size: int = Field(32, ge=1, le=512, description="Most texts in one call of the model.")
+    batch_size: int = Field(64, ge=1, le=512, description="Most texts in one call of the model.")
     batch_wait_ms: float = Field(2.0, ge=0, le=100, description="Longest wait for a batch to fill.")
     queue_limit: int = Field(256, ge=1, description="Texts waiting beyond which new ones are refused with 503.")
     query_cache_size: int = Field(4096, ge=0, description="Query vectors kept in memory.")
