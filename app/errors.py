@@ -16,8 +16,10 @@ MnemeError                      status code
 ├── Invalid                        422 validation_failed
 │   └── IdempotencyReused          422 idempotency_key_reused
 ├── PreconditionRequired           428 precondition_required
+├── LlmUnusable                    502 llm_answer_unusable
 ├── Unavailable                    503 unavailable, with Retry-After
 │   ├── EmbeddingUnavailable       503 embedding_unavailable
+│   ├── LlmUnavailable             503 llm_unavailable
 │   ├── DatabaseUnavailable        503 database_unavailable
 │   └── PoolExhausted              503 pool_exhausted
 ├── DeadlineExceeded               504 deadline_exceeded
@@ -156,6 +158,12 @@ class PreconditionRequired(MnemeError):
     status, code, title = 428, "precondition_required", "If-Match is required"
 
 
+class LlmUnusable(MnemeError):
+    """The language model answered, but even when asked again with nothing that can be used."""
+
+    status, code, title = 502, "llm_answer_unusable", "The language model gave no usable answer"
+
+
 class Unavailable(MnemeError):
     """Something that the service needs does not answer now; a retry is worth it."""
 
@@ -167,6 +175,12 @@ class EmbeddingUnavailable(Unavailable):
     """The embedder is full, failing, switched off by its breaker, or gave a vector that cannot be used."""
 
     code, title = "embedding_unavailable", "The embedder does not answer now"
+
+
+class LlmUnavailable(Unavailable):
+    """The language model is down, busy, switched off by its breaker, or did not answer in time."""
+
+    code, title = "llm_unavailable", "The language model does not answer now"
 
 
 class DatabaseUnavailable(Unavailable):

@@ -29,6 +29,7 @@ OPERATIONS: Final = (
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate", "rerank")
+PURPOSES: Final = ("extract", "judge", "summarise")
 DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable", "rerank_unavailable")
 
 BUILD_INFO = Gauge("mneme_build_info", "Always 1; what is running.", ["version", "python", "embedding_model"])
@@ -101,6 +102,13 @@ RERANK_QUEUE_WAIT_SECONDS = Histogram(
     "mneme_rerank_queue_wait_seconds", "Time a pair waited for a local reranker.", buckets=LATENCY_SECONDS
 )
 RERANK_TRUNCATED = Counter("mneme_rerank_truncated_total", "Pairs whose query was too long for a local reranker.")
+LLM_REQUESTS = Counter("mneme_llm_requests_total", "Questions to the language model.", ["purpose", "outcome"])
+LLM_DURATION_SECONDS = Histogram(
+    "mneme_llm_duration_seconds", "Time of one answered call.", buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
+)
+LLM_TOKENS = Counter("mneme_llm_tokens_total", "Tokens as the endpoint counts them.", ["purpose", "direction"])
+LLM_COST = Counter("mneme_llm_cost_total", "What the tokens cost, in the currency of the configured prices.")
+LLM_ANSWERS = Counter("mneme_llm_answers_total", "Answers read, by what was wrong with them.", ["fault"])
 CIRCUIT_BREAKER_STATE = Gauge("mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"])
 CIRCUIT_BREAKER_TRANSITIONS = Counter(
     "mneme_circuit_breaker_transitions_total", "Changes of a breaker's state.", ["name", "state"]
@@ -147,9 +155,16 @@ _BOUNDED: Final = (
     )),
     (EMBEDDING_CACHE, (("hit",), ("miss",))),
     (RERANK_REQUESTS, (("ok",), ("failed",), ("rejected",), ("cancelled",))),
-    (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",))),
+    (LLM_REQUESTS, tuple(
+        (purpose, outcome)
+        for purpose in PURPOSES
+        for outcome in ("ok", "unusable", "unavailable", "rejected", "cancelled")
+    )),
+    (LLM_TOKENS, tuple((purpose, direction) for purpose in PURPOSES for direction in ("input", "output"))),
+    (LLM_ANSWERS, tuple((fault,) for fault in ("none", "wrapped", "empty", "cut_off", "not_json", "wrong_shape"))),
+    (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",), ("llm",))),
     (CIRCUIT_BREAKER_TRANSITIONS, tuple(
-        (name, state) for name in ("embedding", "rerank") for state in ("closed", "half_open", "open")
+        (name, state) for name in ("embedding", "rerank", "llm") for state in ("closed", "half_open", "open")
     )),
     (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
     (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "other"))),

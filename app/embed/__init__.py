@@ -4,7 +4,6 @@ and texts into the order of their relevance, by a cross-encoder or an endpoint.
 Invariant: whatever leaves this room is float32, finite, of unit length and of the generation's dimension.
 """
 
-from app.embed.breaker import Breaker, BreakerOpen
 from app.embed.calibration import Calibration, Measured, calibrate
 from app.embed.embedder import EmbedConfig, Embedder
 from app.embed.generations import Generation, claim_generation, store_calibration, stored_calibration
@@ -13,8 +12,6 @@ from app.embed.models import ModelSpec
 from app.embed.reranker import RerankConfig, Reranker, RerankUnavailable
 
 __all__ = [
-    "Breaker",
-    "BreakerOpen",
     "Calibration",
     "EmbedConfig",
     "Embedder",

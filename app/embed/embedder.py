@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
-from app.embed.breaker import Breaker, BreakerOpen
+from app.breaker import Breaker, BreakerOpen
 from app.embed.models import ModelSpec
 from app.errors import EmbeddingUnavailable
 from app.telemetry import EMBEDDING_CACHE, EMBEDDING_REQUESTS

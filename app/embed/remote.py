@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 
 from app.embed.embedder import EmbedConfig, Kind, QueueFull, Vectors
-from app.embed.endpoint import Endpoint, Refused
 from app.embed.models import ModelSpec
+from app.endpoint import Endpoint, Refused
 from app.errors import EmbeddingUnavailable
 from app.telemetry import (
     EMBEDDING_BATCH_SIZE,

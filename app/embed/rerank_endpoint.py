@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from app.embed.endpoint import Endpoint
 from app.embed.reranker import RerankConfig, RerankUnavailable, Scores
+from app.endpoint import Endpoint
 from app.telemetry import RERANK_DURATION_SECONDS
 
 

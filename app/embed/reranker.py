@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, SecretStr
 
-from app.embed.breaker import Breaker, BreakerOpen
+from app.breaker import Breaker, BreakerOpen
 from app.embed.embedder import Precision, QueueFull
 from app.telemetry import RERANK_REQUESTS
 

@@ -170,7 +170,7 @@ BROKEN: dict[str, Script] = {
 async def test_a_failing_endpoint_leaves_the_fused_order(
     agent: httpx2.AsyncClient, endpoint: Endpoint, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.embed.endpoint.FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("app.endpoint.FIRST_WAIT_SECONDS", 0.001)
     fused = await search(agent, rerank=False)
     before = degraded()
     endpoint.scripts = [script]

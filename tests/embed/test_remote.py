@@ -139,7 +139,7 @@ async def test_a_wrong_answer_is_an_unavailable_embedder(
 ) -> None:
     embedder = load_embedder(config(endpoint), Path("unused"))
     endpoint.scripts = [script]
-    monkeypatch.setattr("app.embed.endpoint.FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("app.endpoint.FIRST_WAIT_SECONDS", 0.001)
     with pytest.raises(EmbeddingUnavailable) as refusal:
         await embedder.embed_documents(["secret text", "other"])
     assert "secret" not in refusal.value.detail

@@ -17,6 +17,8 @@ from pydantic import SecretStr
 ATTEMPTS: Final = 4
 FIRST_WAIT_SECONDS: Final = 0.1
 CONNECT_SECONDS: Final = 3.0
+LIMIT_BYTES: Final = 64 << 20
+"""Of an answer; 512 vectors of 4,000 dimensions are about 40 MB of JSON."""
 RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -28,16 +30,30 @@ class Refused(Exception):
         self.status, self.retry_after_seconds = status, retry_after_seconds
 
 
+class Oversized(Exception):
+    """The endpoint answered more than anybody asked for; what came was thrown away."""
+
+    def __init__(self) -> None:
+        super().__init__("the endpoint's answer is too long")
+
+
 class Endpoint:
     """POST of JSON to one URL; `duration_seconds` observes each call that was answered."""
 
     def __init__(
-        self, url: str, api_key: SecretStr | None, *, timeout_seconds: float, duration_seconds: Histogram
+        self,
+        url: str,
+        api_key: SecretStr | None,
+        *,
+        timeout_seconds: float,
+        duration_seconds: Histogram,
+        limit_bytes: int = LIMIT_BYTES,
     ) -> None:
         headers = {"content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key.get_secret_value()}"
         self._url, self._timeout_seconds, self._duration_seconds = url, timeout_seconds, duration_seconds
+        self._limit_bytes = limit_bytes
         self._client = httpx2.AsyncClient(
             headers=headers, timeout=httpx2.Timeout(timeout_seconds, connect=CONNECT_SECONDS)
         )
@@ -46,7 +62,7 @@ class Endpoint:
         await self._client.aclose()
 
     async def post(self, body: Mapping[str, Any]) -> bytes:
-        """The answer's body; raises Refused or httpx2.HTTPError when no attempt in time got one."""
+        """The answer's body; raises Refused, Oversized or httpx2.HTTPError when no attempt in time got one."""
         content = orjson.dumps(body)
         async for attempt in stamina.retry_context(
             on=self._may_pass,
@@ -58,12 +74,21 @@ class Endpoint:
         ):
             with attempt:
                 started = time.perf_counter()
-                response = await self._client.post(self._url, content=content)
-                if response.status_code != 200:
-                    raise Refused(response.status_code, _retry_after_seconds(response.headers))
+                answer = await self._read(content)
                 self._duration_seconds.observe(time.perf_counter() - started)
-                return response.content
+                return answer
         raise AssertionError("stamina gives at least one attempt")
+
+    async def _read(self, content: bytes) -> bytes:
+        answer = bytearray()
+        async with self._client.stream("POST", self._url, content=content) as response:
+            if response.status_code != 200:
+                raise Refused(response.status_code, _retry_after_seconds(response.headers))
+            async for chunk in response.aiter_bytes():
+                answer += chunk
+                if len(answer) > self._limit_bytes:
+                    raise Oversized
+        return bytes(answer)
 
     def _may_pass(self, error: Exception) -> bool | float:
         """Whether a retry is worth it, or how many seconds the endpoint asked for."""

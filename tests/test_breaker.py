@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from app.embed import Breaker, BreakerOpen
+from app.breaker import Breaker, BreakerOpen
 
 
 class Clock:
