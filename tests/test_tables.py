@@ -94,6 +94,15 @@ async def test_row_security_is_forced_on_every_table_of_a_tenant(owner: "asyncpg
         assert re.search(r"tenant_id = .*NULLIF\(current_setting\('app.tenant_id'", secured[name]["condition"]), name
 
 
+async def test_conversations_are_in_no_log_of_the_database(owner: "asyncpg.Connection[Any]") -> None:
+    """Nor, therefore, in a replica or a base backup."""
+    rows = await owner.fetch(
+        "SELECT relname FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r'"
+        " AND relnamespace = 'public'::regnamespace"
+    )
+    assert [row["relname"] for row in rows] == ["session_windows"]
+
+
 async def test_the_service_roles_have_no_power(owner: "asyncpg.Connection[Any]") -> None:
     rows = await owner.fetch(
         """
@@ -120,7 +129,13 @@ async def test_a_row_for_another_tenant_cannot_be_written(database: Database, te
             await transaction.execute(insert, tenant=tenant, now=now())
 
 
-@pytest.mark.parametrize("table", ["memories", "memory_events", "memory_versions", "memory_windows", "memory_links"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "memories", "memory_events", "memory_versions", "memory_windows", "memory_links", "memory_sources",
+        "session_windows",
+    ],
+)  # fmt: skip
 async def test_the_worker_role_never_reads_memories(database: Database, table: str) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.work() as transaction:

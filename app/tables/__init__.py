@@ -1,0 +1,15 @@
+"""Every table of Mneme, as SQLAlchemy Core metadata: the life of a memory in one file, work in the other."""
+
+from app.tables.base import metadata
+from app.tables.memory import (
+    CONTENT_TYPES,
+    DEFAULT_TENANT,
+    RELATIONS,
+    STATUSES,
+    embedding_generations,
+)
+from app.tables.work import job_runs
+
+GLOBAL_TABLES = (job_runs, embedding_generations)
+
+__all__ = ["CONTENT_TYPES", "DEFAULT_TENANT", "GLOBAL_TABLES", "RELATIONS", "STATUSES", "metadata"]
