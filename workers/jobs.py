@@ -9,8 +9,9 @@ from datetime import datetime
 
 from app import telemetry
 from app.clock import now
+from app.idempotency import expire_idempotency
 from app.recall import tend_large_subjects
-from app.remember import backlog, expire_idempotency
+from app.remember import backlog
 from workers.context import Context
 
 EMBED_BATCH = 32
@@ -48,9 +49,9 @@ async def embed(context: Context, moment: datetime) -> int:
 
 async def idempotency(context: Context, moment: datetime) -> int:
     """Forget stored answers whose time is over."""
-    done = 0
+    done, hours = 0, context.settings.remember.idempotency_hours
     while True:
-        expired = await expire_idempotency(context.database, context.settings.remember, now=moment, limit=EXPIRE_BATCH)
+        expired = await expire_idempotency(context.database, hours, now=moment, limit=EXPIRE_BATCH)
         done += expired
         if expired < EXPIRE_BATCH:
             return done

@@ -21,8 +21,9 @@ from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, Memory
 from app.clock import now
 from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
 from app.guard import Caller
+from app.idempotency import Answer, Idempotency
 from app.memory import Memory
-from app.remember import NOTHING_SAID, Answer, Idempotency, Listing, Written
+from app.remember import NOTHING_SAID, Listing, Written
 
 router = walled_router(prefix="/v1", tags=["memories"])
 

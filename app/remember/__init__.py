@@ -6,17 +6,15 @@ from app.remember.kinds import DEFAULT_KIND, KINDS
 from app.remember.memory import NewMemory, RememberConfig, Written
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
-from app.remember.write import Answer, Idempotency, Rememberer, expire_idempotency
+from app.remember.write import Rememberer
 
 __all__ = [
     "AMENDABLE",
     "DEFAULT_KIND",
     "KINDS",
     "NOTHING_SAID",
-    "Answer",
     "Feedback",
     "Filler",
-    "Idempotency",
     "Listing",
     "NewMemory",
     "RememberConfig",
@@ -24,7 +22,6 @@ __all__ = [
     "Shelf",
     "Written",
     "backlog",
-    "expire_idempotency",
     "give_feedback",
     "undo_feedback",
 ]

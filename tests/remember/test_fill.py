@@ -15,8 +15,9 @@ from app.database import Database, sql
 from app.embed import EmbedConfig, Embedder, Generation, claim_generation, load_embedder
 from app.errors import EmbeddingUnavailable
 from app.guard import Caller
+from app.idempotency import Answer
 from app.language import TOKENIZER_VERSION
-from app.remember import Answer, Filler, NewMemory, RememberConfig, Rememberer, Written, backlog
+from app.remember import Filler, NewMemory, RememberConfig, Rememberer, Written, backlog
 
 STATES = sql("""
     SELECT m.content, m.status, m.embedding IS NOT NULL AS embedded, m.window_count,
