@@ -91,6 +91,17 @@ subjects = Table(
     Index("subjects_large_idx", "tenant_id", postgresql_where=text("ann")),
 )
 
+# Moves with every change of the subject's memories (triggers on memories): a copy held in memory with another is old.
+subject_stamps = Table(
+    "subject_stamps",
+    metadata,
+    tenant_column(),
+    subject_column(),
+    Column("stamp", BigInteger, nullable=False),
+    of_subject(),
+    postgresql_with={"fillfactor": "50"},
+)
+
 memories = Table(
     "memories",
     metadata,

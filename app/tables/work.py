@@ -116,7 +116,7 @@ session_windows = Table(
     tenant_column(),
     subject_column(),
     Column("session_id", Text, primary_key=True),
-    text_column("agent_id", nullable=True),
+    Column("agent_id", Text, primary_key=True),  # empty: of no agent
     Column("messages", JSONB, nullable=False),
     time_column("started_at"),
     time_column("ends_at"),

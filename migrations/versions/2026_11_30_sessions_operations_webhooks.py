@@ -44,8 +44,8 @@ def create_tables() -> None:
         "session_windows",
         sa.Column("tenant_id", sa.Uuid(), nullable=False),
         sa.Column("subject_id", sa.Uuid(), nullable=False),
+        sa.Column("agent_id", sa.Text(), nullable=False),
         sa.Column("session_id", sa.Text(), nullable=False),
-        sa.Column("agent_id", sa.Text(), nullable=True),
         sa.Column("messages", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ends_at", sa.DateTime(timezone=True), nullable=False),
@@ -55,7 +55,7 @@ def create_tables() -> None:
             name=op.f("session_windows_tenant_id_subject_id_fkey"),
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("tenant_id", "subject_id", "session_id", name=op.f("session_windows_pkey")),
+        sa.PrimaryKeyConstraint("tenant_id", "subject_id", "session_id", "agent_id", name=op.f("session_windows_pkey")),
         prefixes=["UNLOGGED"],
     )
     op.create_index("session_windows_ends_idx", "session_windows", ["ends_at"], unique=False)
