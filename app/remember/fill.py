@@ -19,6 +19,7 @@ from app.remember.judge import judge
 from app.remember.memory import Draft, NewMemory, RememberConfig
 from app.wire import halfvec
 
+ACTOR = "worker"
 LEASE_SECONDS = 120
 LONGEST_WAIT_SECONDS = 3600
 
@@ -45,7 +46,7 @@ class Filler:
             rows = await transaction.fetch(_TEXTS, tenant_id=tenant_id, **_named(claims))
         for row in rows:
             draft = Draft(NewMemory(user_id=row["user_id"], agent_id=row["agent_id"], content=row["content"],
-                                    kind=row["kind"], key=row["key"]))  # fmt: skip
+                                    kind=row["kind"], key=row["key"]), ACTOR, now)  # fmt: skip
             draft.memory_id, draft.subject_id = row["memory_id"], row["subject_id"]
             try:
                 draft.windows = (await self.embedder.embed_documents([row["content"]]))[0]
@@ -62,7 +63,7 @@ class Filler:
     async def _finish(
         self, transaction: Transaction, tenant_id: UUID, draft: Draft, version: int, now: datetime
     ) -> None:
-        judged = Draft(draft.new)
+        judged = Draft(draft.new, ACTOR, now)
         judged.windows = draft.windows
         await judge(transaction, tenant_id, [judged], self.generation, self.config, besides=draft.memory_id)
         near_duplicate = judged.status == "duplicate"
@@ -80,6 +81,7 @@ class Filler:
             window_embeddings=[halfvec(window) for window in draft.windows[1:]],
             twin_id=judged.twin_id if near_duplicate else None,
             event_id=uuid7(),
+            actor=ACTOR,
             now=now,
         )
         if changed:
@@ -153,7 +155,8 @@ _FINISH = sql("""
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT tenant_id, subject_id, :event_id, memory_id,
-           CASE WHEN cast(:twin_id AS uuid) IS NULL THEN 'embedded' ELSE 'duplicate' END, 'worker', version, '{}', :now
+           CASE WHEN cast(:twin_id AS uuid) IS NULL THEN 'embedded' ELSE 'duplicate' END,
+           cast(:actor AS text), version, '{}', :now
     FROM finished
 """)
 _UNQUEUE = sql("DELETE FROM embedding_queue WHERE tenant_id = :tenant_id AND memory_id = ANY(:memories)")

@@ -63,12 +63,13 @@ class Draft:
     """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "content_hash", "keywords", "large", "links", "memory_id", "new", "new_subject", "outcome", "reason", "retired",
-        "status", "subject_id", "twin_id", "windows",
+        "actor", "content_hash", "keywords", "large", "links", "memory_id", "new", "new_subject", "now", "outcome",
+        "reason", "retired", "status", "subject_id", "twin_id", "windows",
     )  # fmt: skip
 
-    def __init__(self, new: NewMemory) -> None:
+    def __init__(self, new: NewMemory, actor: str, now: datetime) -> None:
         self.new = new
+        self.actor, self.now = actor, now  # who writes it, and when: drafts of several requests are stored together
         self.memory_id: UUID = uuid7()
         self.content_hash = content_hash(new.content)
         self.keywords: KeywordVector = keyword_vector(new.content)

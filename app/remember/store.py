@@ -5,7 +5,6 @@ usage, links, queue entry and audit event.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -13,7 +12,6 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from app.database import Statement, Transaction, sql
-from app.guard import Caller
 from app.language import TOKENIZER_VERSION, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.memory import Draft, Written
@@ -21,24 +19,27 @@ from app.wire import halfvec, sparsevec
 
 
 async def store(
-    transaction: Transaction, caller: Caller, drafts: Sequence[Draft], generation_id: int, *, now: datetime
+    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation_id: int
 ) -> list[Written]:
     """Write judged drafts: overruled rows first (they free the key slot), then all new rows in one statement."""
-    retired = [(draft.subject_id, memory_id) for draft in drafts for memory_id in draft.retired]
+    retired = [(draft, memory_id) for draft in drafts for memory_id in draft.retired]
     if retired:
-        subjects, memories = zip(*retired, strict=True)
         await transaction.execute(
-            _RETIRE, tenant_id=caller.tenant_id, subjects=subjects, memories=memories, now=now,
-            events=[uuid7() for _ in retired], actor=caller.actor,
-        )  # fmt: skip
+            _RETIRE,
+            tenant_id=tenant_id,
+            subjects=[draft.subject_id for draft, _ in retired],
+            memories=[memory_id for _, memory_id in retired],
+            events=[uuid7() for _ in retired],
+            **_signed([draft for draft, _ in retired]),
+        )
     repeats = [draft for draft in drafts if draft.twin_id is not None]
     new = [draft for draft in drafts if draft.outcome != "duplicate" or draft.status == "duplicate"]
     if new:
-        columns = _columns(new, caller, generation_id, now)
+        columns = _columns(new, tenant_id, generation_id)
         statement = _insert(tuple(name for name in _OPTIONAL if columns[name]))
         await transaction.execute(statement, **columns)
-    twins = await _repeat(transaction, caller, repeats, now) if repeats else {}
-    rendered = {draft.memory_id: _render(draft, now) for draft in new}
+    twins = await _repeat(transaction, tenant_id, repeats) if repeats else {}
+    rendered = {draft.memory_id: _render(draft) for draft in new}
     twins |= {memory_id: row for memory_id, row in rendered.items() if memory_id not in twins}
     return [_written(draft, twins) for draft in drafts]
 
@@ -51,26 +52,31 @@ def _written(draft: Draft, memories: dict[UUID, Any]) -> Written:
     return Written("duplicate", memories[draft.twin_id], kept)
 
 
-async def _repeat(transaction: Transaction, caller: Caller, drafts: Sequence[Draft], now: datetime) -> dict[UUID, Any]:
+def _signed(drafts: Sequence[Draft]) -> dict[str, list[Any]]:
+    """Who and when, draft by draft: those of several requests may be stored together."""
+    return {"actors": [draft.actor for draft in drafts], "moments": [draft.now for draft in drafts]}
+
+
+async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft]) -> dict[UUID, Any]:
     """Count repeats on their twins and fetch these."""
     rows = await transaction.fetch(
         _REPEAT,
-        tenant_id=caller.tenant_id,
+        tenant_id=tenant_id,
         subjects=[draft.subject_id for draft in drafts],
         twins=[draft.twin_id for draft in drafts],
         kept=[draft.memory_id if draft.status == "duplicate" else None for draft in drafts],
         events=[uuid7() for _ in drafts],
-        actor=caller.actor,
-        now=now,
+        **_signed(drafts),
     )
     # The counters of this very statement are not visible to its own SELECT.
     return {
-        row["id"]: as_json(row) | {"access_count": row["access_count"] + row["repeats"], "last_accessed_at": now}
+        row["id"]: as_json(row)
+        | {"access_count": row["access_count"] + row["repeats"], "last_accessed_at": row["last_repeat"]}
         for row in rows
     }
 
 
-def _render(draft: Draft, now: datetime) -> dict[str, Any]:
+def _render(draft: Draft) -> dict[str, Any]:
     new = draft.new
     return {
         "id": draft.memory_id,
@@ -88,8 +94,8 @@ def _render(draft: Draft, now: datetime) -> dict[str, Any]:
         "status": draft.status,
         "access_count": 0,
         "last_accessed_at": None,
-        "created_at": now,
-        "updated_at": now,
+        "created_at": draft.now,
+        "updated_at": draft.now,
         "event_at": new.event_at,
         "valid_from": new.valid_from,
         "valid_to": new.valid_to,
@@ -105,16 +111,15 @@ def text_array(values: Sequence[str]) -> str:
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
 
 
-def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: datetime) -> dict[str, Any]:
+def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> dict[str, Any]:
     """The parameters of an insert: memories column by column, then the rows of the tables beside them."""
     news = [draft.new for draft in drafts]
-    subjects = {draft.subject_id: draft.new.user_id for draft in drafts if draft.new_subject}
+    subjects = {draft.subject_id: draft for draft in reversed(drafts) if draft.new_subject}
     return {
-        "tenant_id": caller.tenant_id,
-        "actor": caller.actor,
-        "now": now,
+        "tenant_id": tenant_id,
         "new_subjects": list(subjects),
-        "users": list(subjects.values()),
+        "users": [draft.new.user_id for draft in subjects.values()],
+        "subject_moments": [draft.now for draft in subjects.values()],
         "subjects": [draft.subject_id for draft in drafts],
         "memories": [draft.memory_id for draft in drafts],
         "agents": [new.agent_id for new in news],
@@ -143,13 +148,13 @@ def _columns(drafts: Sequence[Draft], caller: Caller, generation_id: int, now: d
         "events": [uuid7() for _ in drafts],
         "actions": [draft.outcome if draft.outcome != "superseded" else "created" for draft in drafts],
         "large": [draft.large for draft in drafts],
-    } | _besides(drafts)
+        **_signed(drafts),
+        **_besides(drafts),
+    }
 
 
 def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
-    links = [
-        (draft.subject_id, draft.memory_id, relation, other) for draft in drafts for other, relation in draft.links
-    ]
+    links = [(draft, relation, other) for draft in drafts for other, relation in draft.links]
     windows = [
         (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
         for draft in drafts
@@ -164,10 +169,11 @@ def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
     ]
     pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
     return {
-        "link_subjects": [link[0] for link in links],
-        "link_memories": [link[1] for link in links],
-        "link_relations": [link[2] for link in links],
-        "link_others": [link[3] for link in links],
+        "link_subjects": [draft.subject_id for draft, _, _ in links],
+        "link_memories": [draft.memory_id for draft, _, _ in links],
+        "link_relations": [relation for _, relation, _ in links],
+        "link_others": [other for _, _, other in links],
+        "link_moments": [draft.now for draft, _, _ in links],
         "window_subjects": [window[0] for window in windows],
         "window_memories": [window[1] for window in windows],
         "window_numbers": [window[2] for window in windows],
@@ -177,43 +183,48 @@ def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
         "term_ids": [term[2] for term in terms],
         "pending_subjects": [draft.subject_id for draft in pending],
         "pending_memories": [draft.memory_id for draft in pending],
+        "pending_moments": [draft.now for draft in pending],
     }
 
 
 _RETIRE = sql("""
     WITH named AS (
-        SELECT * FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:events AS uuid[]))
-        AS named (subject_id, memory_id, event_id)
+        SELECT * FROM unnest(
+            cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:events AS uuid[]), cast(:actors AS text[]),
+            cast(:moments AS timestamptz[])
+        ) AS named (subject_id, memory_id, event_id, actor, moment)
     ), retired AS (
-        UPDATE memories m SET status = 'deprecated', deprecated_at = :now, updated_at = :now
+        UPDATE memories m SET status = 'deprecated', deprecated_at = n.moment, updated_at = n.moment
         FROM named n
         WHERE m.tenant_id = :tenant_id AND m.subject_id = n.subject_id AND m.memory_id = n.memory_id
           AND m.status = 'active'
-        RETURNING m.subject_id, n.event_id, m.memory_id, m.version
+        RETURNING m.subject_id, n.event_id, m.memory_id, m.version, n.actor, n.moment
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, 'deprecated', :actor, version, '{}', :now FROM retired
+    SELECT :tenant_id, subject_id, event_id, memory_id, 'deprecated', actor, version, '{}', moment FROM retired
 """)
 _REPEAT = sql(f"""
     WITH repeated AS (
         SELECT * FROM unnest(
-            cast(:subjects AS uuid[]), cast(:twins AS uuid[]), cast(:kept AS uuid[]), cast(:events AS uuid[])
-        ) AS repeated (subject_id, memory_id, kept_id, event_id)
+            cast(:subjects AS uuid[]), cast(:twins AS uuid[]), cast(:kept AS uuid[]), cast(:events AS uuid[]),
+            cast(:actors AS text[]), cast(:moments AS timestamptz[])
+        ) AS repeated (subject_id, memory_id, kept_id, event_id, actor, moment)
     ), counted AS (
-        SELECT subject_id, memory_id, count(*) AS repeats FROM repeated GROUP BY subject_id, memory_id
+        SELECT subject_id, memory_id, count(*) AS repeats, max(moment) AS last_repeat
+        FROM repeated GROUP BY subject_id, memory_id
     ), used AS (
-        UPDATE memory_usage u SET access_count = u.access_count + c.repeats, last_accessed_at = :now
+        UPDATE memory_usage u SET access_count = u.access_count + c.repeats, last_accessed_at = c.last_repeat
         FROM counted c
         WHERE u.tenant_id = :tenant_id AND u.subject_id = c.subject_id AND u.memory_id = c.memory_id
     ), noted AS (
         INSERT INTO memory_events (
             tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at
         )
-        SELECT :tenant_id, r.subject_id, r.event_id, r.memory_id, 'repeated', :actor, 1,
-               CASE WHEN r.kept_id IS NULL THEN '{{}}' ELSE jsonb_build_object('kept_as', r.kept_id) END, :now
+        SELECT :tenant_id, r.subject_id, r.event_id, r.memory_id, 'repeated', r.actor, 1,
+               CASE WHEN r.kept_id IS NULL THEN '{{}}' ELSE jsonb_build_object('kept_as', r.kept_id) END, r.moment
         FROM repeated r
     )
-    SELECT {MEMORY_COLUMNS}, c.repeats
+    SELECT {MEMORY_COLUMNS}, c.repeats, c.last_repeat
     FROM counted c JOIN {MEMORY_SOURCE}
       ON m.tenant_id = :tenant_id AND m.subject_id = c.subject_id AND m.memory_id = c.memory_id
 """)
@@ -226,8 +237,8 @@ _STORED = """
         )
         SELECT :tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance,
                cast(tags AS text[]), metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at,
-               content_hash, keywords, word_count, embedding, generation_id, window_count, 1, :now, :now,
-               :tokenizer_version, CASE WHEN status = 'deprecated' THEN cast(:now AS timestamptz) END, ann
+               content_hash, keywords, word_count, embedding, generation_id, window_count, 1, moment, moment,
+               :tokenizer_version, CASE WHEN status = 'deprecated' THEN moment END, ann
         FROM unnest(
             cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:agents AS text[]), cast(:statuses AS text[]),
             cast(:contents AS text[]), cast(:content_types AS text[]), cast(:kinds AS text[]), cast(:keys AS text[]),
@@ -236,11 +247,11 @@ _STORED = """
             cast(:valid_from AS timestamptz[]), cast(:valid_to AS timestamptz[]), cast(:expires_at AS timestamptz[]),
             cast(:hashes AS bytea[]), cast(:keywords AS sparsevec[]), cast(:word_counts AS int[]),
             cast(:embeddings AS halfvec[]), cast(:generations AS smallint[]), cast(:window_counts AS smallint[]),
-            cast(:large AS bool[])
+            cast(:large AS bool[]), cast(:moments AS timestamptz[])
         ) AS item (
             subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags, metadata,
             source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords, word_count,
-            embedding, generation_id, window_count, ann
+            embedding, generation_id, window_count, ann, moment
         )
     """
 _USED = """
@@ -251,8 +262,9 @@ _USED = """
 _OPTIONAL = {
     "new_subjects": """
         INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
-        SELECT :tenant_id, subject_id, user_id, :now
-        FROM unnest(cast(:new_subjects AS uuid[]), cast(:users AS text[])) AS named (subject_id, user_id)
+        SELECT :tenant_id, item.*
+        FROM unnest(cast(:new_subjects AS uuid[]), cast(:users AS text[]), cast(:subject_moments AS timestamptz[]))
+             AS item
         ON CONFLICT DO NOTHING
     """,
     "window_subjects": """
@@ -270,15 +282,17 @@ _OPTIONAL = {
     """,
     "link_subjects": """
         INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
-        SELECT :tenant_id, item.*, :now FROM unnest(
+        SELECT :tenant_id, item.* FROM unnest(
             cast(:link_subjects AS uuid[]), cast(:link_memories AS uuid[]), cast(:link_relations AS text[]),
-            cast(:link_others AS uuid[])
+            cast(:link_others AS uuid[]), cast(:link_moments AS timestamptz[])
         ) AS item
     """,
     "pending_subjects": """
         INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
-        SELECT :tenant_id, item.*, :now, :now
-        FROM unnest(cast(:pending_subjects AS uuid[]), cast(:pending_memories AS uuid[])) AS item
+        SELECT :tenant_id, subject_id, memory_id, moment, moment FROM unnest(
+            cast(:pending_subjects AS uuid[]), cast(:pending_memories AS uuid[]),
+            cast(:pending_moments AS timestamptz[])
+        ) AS item (subject_id, memory_id, moment)
     """,
 }
 
@@ -290,8 +304,9 @@ def _insert(optional: tuple[str, ...]) -> Statement:
     return sql(f"""
     WITH stored AS ({_STORED}), used AS ({_USED}) {more}
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, action, :actor, 1, '{{}}', :now
+    SELECT :tenant_id, subject_id, event_id, memory_id, action, actor, 1, '{{}}', moment
     FROM unnest(
-        cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[])
-    ) AS item (subject_id, event_id, memory_id, action)
+        cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[]),
+        cast(:actors AS text[]), cast(:moments AS timestamptz[])
+    ) AS item (subject_id, event_id, memory_id, action, actor, moment)
     """)

@@ -48,7 +48,7 @@ class Rememberer:
         with only_once(caller.tenant_id, idempotency):
             if idempotency is not None and (stored := await self._replay(caller, idempotency)):
                 return stored
-            drafts = [_draft(item) for item in items]
+            drafts = [_draft(item, caller.actor, now) for item in items]
             kept = [draft for draft in drafts if draft.outcome != "filtered"]
             await self._embed(kept)
             locks = sorted({subject_lock(caller.tenant_id, item.user_id) for item in items})
@@ -57,7 +57,7 @@ class Rememberer:
                     return stored
                 if kept:
                     await judge(transaction, caller.tenant_id, kept, self.generation, self.config)
-                written = iter(await store(transaction, caller, kept, self.generation.generation_id, now=now))
+                written = iter(await store(transaction, caller.tenant_id, kept, self.generation.generation_id))
                 result = answer(
                     [
                         Written("filtered", None, reason=draft.reason)
@@ -87,9 +87,9 @@ class Rememberer:
             return await stored_answer(transaction, caller, idempotency)
 
 
-def _draft(item: NewMemory) -> Draft:
+def _draft(item: NewMemory, actor: str, now: datetime) -> Draft:
     said = without_served(item.content)
-    draft = Draft(item if said == item.content else replace(item, content=said))
+    draft = Draft(item if said == item.content else replace(item, content=said), actor, now)
     draft.reason = None if said == item.content else SERVED
     draft.outcome = "created" if said else "filtered"
     return draft
