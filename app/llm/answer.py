@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeVar
 
+import orjson
 from pydantic import BaseModel, ValidationError
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -45,6 +46,9 @@ def read(text: str, shape: type[Shape], *, cut_off: bool = False) -> tuple[Shape
         raise Unreadable("not_json", "the answer was far too long")
     wrong: list[str] = []
     for value, mended in _values(bare, cut_off=cut_off):
+        if _not_text(value):
+            wrong = wrong or ["characters that are no text"]
+            continue
         try:
             return shape.model_validate(_unwrapped(value, shape)), mended or bare != text.strip()
         except ValidationError as error:
@@ -88,6 +92,14 @@ def _mended(text: str) -> Any:
 def _mend(text: str) -> str:
     """Escapes that JSON does not know (\\d, \\u4e) as the characters they are; no comma before a closing bracket."""
     return _TRAILING_COMMA.sub(r"\1", _BAD_ESCAPE.sub(lambda m: m[0] if m[1] else "\\\\" + m[2], text))
+
+
+def _not_text(value: Any) -> bool:
+    """Whether a string in it holds half of a surrogate pair or NUL, which neither UTF-8 nor PostgreSQL can hold."""
+    try:
+        return b"\\u0000" in orjson.dumps(value)
+    except (TypeError, ValueError):
+        return True
 
 
 def _unwrapped(value: Any, shape: type[BaseModel]) -> Any:
