@@ -1,6 +1,6 @@
 """Words of Chinese and English text: one tokenizer, the normal form, and keyword weights as sparse vectors."""
 
-from app.language.dates import NamedDays, named_days
+from app.language.dates import DayMention, NamedDays, day_mentions, named_days
 from app.language.question import questions
 from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, words
 from app.language.weights import (
@@ -17,10 +17,12 @@ from app.language.weights import (
 __all__ = [
     "DIMENSIONS",
     "TOKENIZER_VERSION",
+    "DayMention",
     "KeywordQuery",
     "KeywordVector",
     "NamedDays",
     "QueryCode",
+    "day_mentions",
     "fold",
     "grams",
     "keyword_query",

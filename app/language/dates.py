@@ -1,10 +1,12 @@
-"""Days that a query names: 「4月27号」, "in May 2023", 「上周五」, "three days ago"; pure, `today` is a parameter.
+"""Days that a text names: 「4月27号」, "in May 2023", 「上周五」, "three days ago"; pure, `today` is a parameter.
 
-Invariant: only what is written as a date counts; a day without a year means that day of any year. Days are UTC days.
+Invariant: only what is written as a date counts; a day without a year means that day of any year. The days of a query
+are UTC days; those of a statement are days where it was made, and what looks ahead (「下周三」) is read only there.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -37,6 +39,44 @@ class NamedDays:
         return matching
 
 
+@dataclass(frozen=True, slots=True)
+class DayMention:
+    """Where a text names days (`text[start:end]`), and which; `relative`: they depend on the day it was said."""
+
+    start: int
+    end: int
+    days: NamedDays
+    relative: bool
+
+
+def day_mentions(text: str, today: date | None) -> tuple[DayMention, ...]:
+    """The days that a statement names, in order; relative ones only if the day on which it was made is known."""
+    folded, origin = _folded(text)
+    if not (_HINT.search(folded) or _HINT_AHEAD.search(folded)):
+        return ()
+    found = []
+    steps = (
+        [(_ABSOLUTE, False)]
+        if today is None
+        else [(_YEARS, True), (_ABSOLUTE, False), (_AHEAD, True), (_RELATIVE, True)]
+    )
+    for rules, depends in steps:
+        for pattern, read in rules:
+            for match in pattern.finditer(folded):
+                groups = match.groups("") if pattern.groups > 1 else match.group(1)
+                with suppress(OverflowError):  # beyond the calendar
+                    if days := read(groups, today or date.min):
+                        found.append(DayMention(origin[match.start()], origin[match.end() - 1] + 1, days, depends))
+            folded = pattern.sub(lambda match: " " * len(match[0]), folded)
+    return tuple(sorted(found, key=lambda mention: mention.start))
+
+
+def _folded(text: str) -> tuple[str, list[int]]:
+    """The text character by character in one spelling, and which character of it each one comes from."""
+    pieces = [fold(character) for character in text]
+    return "".join(pieces), [at for at, piece in enumerate(pieces) for _ in piece]
+
+
 def named_days(text: str, today: date) -> tuple[NamedDays, ...]:
     """The days a text names, relative ones counted from `today`; empty if it names none."""
     text = fold(text).replace("去年", f"{today.year - 1}年").replace("今年", f"{today.year}年")
@@ -63,11 +103,11 @@ _CHINESE = {c: i + 1 for i, c in enumerate(_DIGITS)} | {
     for tens in (1, 2, 3)
     for ones in range(10)
 }
-_NUMBER = rf"(\d{{1,3}}|[{_DIGITS}]{{1,3}}|an?|one|two|three|four|five|six|seven|two)"
-_ENGLISH = {word: i for i, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven"])} | {
-    "a": 1,
-    "an": 1,
-}
+_NUMBER = rf"(\d{{1,3}}|[{_DIGITS}两]{{1,3}}|an?|one|two|three|four|five|six|seven|eight|nine|ten)"
+_ENGLISH = {
+    word: i
+    for i, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"])
+} | {"a": 1, "an": 1, "两": 2}
 
 Read = Callable[[Sequence[str], date], NamedDays | None]
 
@@ -123,7 +163,7 @@ _HINT = re.compile(
 )
 
 # In order: a rule takes its text away from those after it.
-_RULES: list[tuple[re.Pattern[str], Read]] = [
+_ABSOLUTE: list[tuple[re.Pattern[str], Read]] = [
     (re.compile(pattern), read)
     for pattern, read in [
         (r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b", lambda m, _: _days(m[0], m[1], m[2])),
@@ -137,6 +177,11 @@ _RULES: list[tuple[re.Pattern[str], Read]] = [
         (rf"\b(?:in|during|since|until|of|this|last)\s+{_MONTH}", lambda m, _: _days("", m, "")),
         (r"(\d{4})年", lambda m, _: _days(m, "", "")),
         (r"\b(?:in|during|since)\s+(\d{4})\b", lambda m, _: _days(m, "", "")),
+    ]
+]  # fmt: skip
+_RELATIVE: list[tuple[re.Pattern[str], Read]] = [
+    (re.compile(pattern), read)
+    for pattern, read in [
         (rf"{_NUMBER}\s*(?:天前|days? ago)", lambda m, today: _span(today, -_number(m)) if _number(m) else None),
         (r"(前天|day before yesterday)", lambda _, today: _span(today, -2)),
         (r"(昨[天日晚]|yesterday|last night)", lambda _, today: _span(today, -1)),
@@ -152,3 +197,44 @@ _RULES: list[tuple[re.Pattern[str], Read]] = [
         (r"(\bthis year\b)", lambda _, today: _days(str(today.year), "", "")),
     ]
 ]  # fmt: skip
+_RULES = [*_ABSOLUTE, *_RELATIVE]
+
+
+def _shifted(match: Sequence[str] | str, today: date, days: int) -> NamedDays | None:
+    number = _number(str(match))
+    return _span(today, number * days) if number else None
+
+
+_HINT_AHEAD = re.compile(r"[年明后前]|\b(?:next|tomorrow|weeks? ago|(?:in|within) |after tomorrow)")
+# What a statement may name besides; first, because 「上上周三」 holds 「上周三」.
+_AHEAD: list[tuple[re.Pattern[str], Read]] = [
+    (re.compile(pattern), read)
+    for pattern, read in [
+        (rf"{_NUMBER}\s*(?:天后|天之后|天以后)", lambda m, today: _shifted(m, today, 1)),
+        (rf"\bin {_NUMBER} days?\b", lambda m, today: _shifted(m, today, 1)),
+        (rf"{_NUMBER}\s*(?:个?星期前|周前|个?礼拜前|weeks? ago)", lambda m, today: _shifted(m, today, -7)),
+        (rf"{_NUMBER}\s*(?:个?星期后|周后|个?礼拜后|周之后|周以后)", lambda m, today: _shifted(m, today, 7)),
+        (rf"\bin {_NUMBER} weeks?\b", lambda m, today: _shifted(m, today, 7)),
+        (r"上上(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, -2, str(m))),
+        (r"下下(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, 2, str(m))),
+        (r"下(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, 1, str(m))),
+        (rf"\bnext\s+{_WEEKDAY}", lambda m, today: _span(today, 7 - today.weekday() + _DAYS.index(m[:3]))),
+        (rf"\bthis\s+(?:coming\s+)?{_WEEKDAY}", lambda m, today: _span(today, _DAYS.index(m[:3]) - today.weekday())),
+        (r"(大前天)", lambda _, today: _span(today, -3)),
+        (r"(大后天)", lambda _, today: _span(today, 3)),
+        (r"(后天|day after tomorrow)", lambda _, today: _span(today, 2)),
+        (r"(明[天日早晚]|\btomorrow\b)", lambda _, today: _span(today, 1)),
+        (r"\bnext (week)\b", lambda _, today: _week(today, 1)),
+        (r"(下个?月|\bnext month\b)", lambda _, today: _month(today, 1)),
+        (r"(\bnext year\b)", lambda _, today: _days(str(today.year + 1), "", "")),
+    ]
+]  # fmt: skip
+_YEAR_WORDS = {"前年": -2, "去年": -1, "今年": 0, "明年": 1, "后年": 2}
+_YEARS: list[tuple[re.Pattern[str], Read]] = [
+    (
+        re.compile(
+            rf"({'|'.join(_YEAR_WORDS)})的?(?:(\d{{1,2}}|[{_DIGITS}]{{1,2}})月份?(?:(\d{{1,2}}|[{_DIGITS}]{{1,3}})[日号])?)?"
+        ),
+        lambda m, today: _days(str(today.year + _YEAR_WORDS[m[0]]), m[1], m[2]),
+    )
+]
