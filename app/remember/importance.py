@@ -9,6 +9,7 @@ from typing import Final
 from app.language import fold
 from app.remember.kinds import KINDS
 
+LEAST_IMPORTANCE: Final = 1.0
 REQUESTED: Final = 2.0
 """Who says "remember this" or "always do that" has judged already: a preference (3) so asked for is a 5."""
 
@@ -51,7 +52,7 @@ def importance(kind: str, text: str, *, requested: bool | None = None) -> float:
     asked = bool(_ORDERS.search(folded)) if requested is None else requested
     topics = sum(bool(pattern.search(folded)) for pattern in _WEIGHTY.values())
     score = KINDS[kind].default_importance + REQUESTED * asked + min(ADDITION * topics, ADDITIONS_MAX)
-    return min(max(score, 1.0), 5.0)
+    return min(max(score, LEAST_IMPORTANCE), 5.0)
 
 
 def share(importance: float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -12,6 +12,9 @@ from uuid_utils.compat import uuid7
 
 from app.language import KeywordVector, keyword_vector, normalise
 from app.remember.kinds import KINDS
+
+IfTrivial = Literal["filter", "expire", "keep"]
+"""Small talk is left out; or stored, at importance 1 unless another is given, which expires; or stored for good."""
 
 
 class RememberConfig(BaseModel, extra="forbid"):
@@ -24,6 +27,9 @@ class RememberConfig(BaseModel, extra="forbid"):
         2.0, gt=0, description="Longest wait for vectors; then the memory is accepted as pending."
     )
     idempotency_hours: float = Field(24, gt=0, description="How long a stored answer is replayed.")
+    unimportant_days: float = Field(
+        7, gt=0, description="Life of what is kept at importance 1, unless it is pinned or has an expires_at."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,9 @@ class NewMemory:
     valid_to: datetime | None = None
     expires_at: datetime | None = None
     pinned: bool = False
+    if_trivial: IfTrivial = "filter"
+    left_out: str | None = None
+    """Why part or all of the text was not taken: set by settled()."""
 
 
 @dataclass(frozen=True, slots=True)
