@@ -70,10 +70,11 @@ sql = Statement
 class Transaction:
     """One open transaction; its methods take the statement's named parameters."""
 
-    __slots__ = ("_connection", "_timeout_seconds")
+    __slots__ = ("_connection", "_timeout_seconds", "locked")
 
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", opened: str) -> None:
         self._connection = connection
+        self.locked = int(opened[7:]) if opened.startswith("SELECT ") else 0  # how many of the locks it holds
         self._timeout_seconds: float | None = None  # the pool's
 
     async def allow(self, seconds: float) -> None:
@@ -119,18 +120,18 @@ class Scope:
         try:
             await self._checkout()
             try:
-                await self._driver.execute(self._begin)
+                opened = await self._driver.execute(self._begin)
             except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
                 # A pooled connection died unnoticed, its neighbours probably too: start afresh. Nothing has happened
                 # yet, so a second try is safe and costs nothing while all is well, as a ping per checkout would.
                 self._discard()
                 await self._database.engine.dispose(close=False)
                 await self._checkout()
-                await self._driver.execute(self._begin)
+                opened = await self._driver.execute(self._begin)
         except BaseException as error:
             self._discard()
             _raise(error)
-        return Transaction(self._driver)
+        return Transaction(self._driver, opened)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -186,7 +187,7 @@ class Database:
         self.engine = _engine(config, config.url.get_secret_value())
         # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
         self.turns = asyncio.Semaphore(config.pool_size)
-        self._patience_seconds = config.pool_timeout_seconds
+        self.patience_seconds = config.pool_timeout_seconds
 
     @staticmethod
     async def connect(config: DatabaseConfig) -> "Database":
@@ -210,10 +211,11 @@ class Database:
         """A READ ONLY transaction that sees one tenant's rows."""
         return Scope(self, f"BEGIN READ ONLY; {_as_tenant(tenant_id)}")
 
-    def write(self, tenant_id: UUID, *locks: int) -> Scope:
+    def write(self, tenant_id: UUID, *locks: int, patient: bool = True) -> Scope:
         """A transaction that sees and changes one tenant's rows.
 
-        The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end.
+        The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end. An
+        impatient one takes those that are free (see Transaction.locked) and waits for a row for a moment only.
         """
         # Keys lead every write, so one plan serves all; the planner would plan the longest statements anew each time.
         # Such a plan takes every subject for one of mean size, and would read and sort all of a large one, if it could,
@@ -221,7 +223,8 @@ class Database:
         begin = f"BEGIN; {_ONE_PLAN}; {_as_tenant(tenant_id)}"
         if locks:
             keys = ", ".join(str(int(key)) for key in locks)
-            begin += f"; SELECT pg_advisory_xact_lock(key) FROM unnest(ARRAY[{keys}]::bigint[]) AS key"
+            take, free = ("SELECT pg_advisory_xact_lock(key)", "") if patient else _IF_FREE
+            begin += f"; {take} FROM unnest(ARRAY[{keys}]::bigint[]) AS key{free}"
         return Scope(self, begin)
 
     def work(self) -> Scope:
@@ -239,7 +242,7 @@ class Database:
             await self.turns.acquire()
             return
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout(self.patience_seconds):
                 await self.turns.acquire()
         except TimeoutError as error:
             telemetry.DB_POOL_TIMEOUTS.inc()
@@ -302,6 +305,7 @@ def _as_tenant(tenant_id: UUID) -> str:
 
 
 _ONE_PLAN = "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_sort = off"
+_IF_FREE = ("SET LOCAL lock_timeout = 200; SELECT", " WHERE pg_try_advisory_xact_lock(key)")
 # No waiting helps here; the messages name role and database, never the password.
 _REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 _ONE = sql("SELECT 1")

@@ -53,6 +53,12 @@ OPERATION_DURATION_SECONDS = Histogram(
     buckets=LATENCY_SECONDS,
 )
 MEMORY_WRITES = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
+WRITE_GROUP_SIZE = Histogram(
+    "mneme_write_group_size", "Writes that shared one transaction.", buckets=(1, 2, 4, 8, 16, 32, 64)
+)
+WRITE_GROUP_LEFT = Counter(
+    "mneme_write_group_left_total", "Writes put out of their group, to be tried alone.", ["reason"]
+)
 FEEDBACK = Counter("mneme_feedback_total", "Verdicts on memories that had an effect.", ["verdict"])
 IDEMPOTENCY_REPLAYS = Counter("mneme_idempotency_replays_total", "Stored answers given again.")
 
@@ -142,6 +148,7 @@ _BOUNDED: Final = (
     (AUTH_FAILURES, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
     (OPERATION_DURATION_SECONDS, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
     (MEMORY_WRITES, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
+    (WRITE_GROUP_LEFT, (("locked",), ("failed",))),
     (FEEDBACK, (("useful",), ("wrong",), ("outdated",))),
     (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
     (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),

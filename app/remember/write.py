@@ -5,20 +5,87 @@ idempotent answer commit together or not at all. Writes of one subject take turn
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app import telemetry
-from app.database import Database, subject_lock
+from app.database import Database, Transaction, subject_lock
 from app.embed import Embedder, Generation
-from app.errors import EmbeddingUnavailable
+from app.errors import EmbeddingUnavailable, MnemeError
 from app.guard import Caller
-from app.idempotency import Answer, Idempotency, keep_answer, only_once, stored_answer
+from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_once, stored_answer, stored_answers
+from app.remember.group import Groups
 from app.remember.judge import judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
 from app.remember.served import SERVED, without_served
 from app.remember.store import store
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One call of remember(): whose it is, what it brings, and what it wants to know afterwards."""
+
+    caller: Caller
+    items: Sequence[NewMemory]
+    answer: Callable[[list[Written]], Answer]
+    now: datetime
+    idempotency: Idempotency | None
+    drafts: list[Draft]
+    judged: bool = False
+
+    @staticmethod
+    def of(
+        caller: Caller,
+        items: Sequence[NewMemory],
+        answer: Callable[[list[Written]], Answer],
+        now: datetime,
+        idempotency: Idempotency | None,
+    ) -> "Request":
+        drafts = [_draft(item, caller.actor, now) for item in items]
+        return Request(caller, items, answer, now, idempotency, drafts)
+
+    @property
+    def kept(self) -> list[Draft]:
+        """Those that say something of their own."""
+        return [draft for draft in self.drafts if draft.outcome != "filtered"]
+
+    @property
+    def locks(self) -> frozenset[int]:
+        tenant_id = self.caller.tenant_id
+        locks = {subject_lock(tenant_id, item.user_id) for item in self.items}
+        if self.idempotency is not None:
+            locks.add(key_lock(tenant_id, self.idempotency))
+        return frozenset(locks)
+
+    @property
+    def slots(self) -> frozenset[tuple[str | None, str | None, str]]:
+        """Two values of a slot never meet in one group: each is active once, and its end an event of its own."""
+        return frozenset((item.user_id, item.agent_id, item.key) for item in self.items if item.key is not None)
+
+    def begin(self) -> None:
+        """Before the verdict: if there was one before, in a transaction that failed, it is forgotten."""
+        if self.judged:
+            vectors = [draft.windows for draft in self.drafts]
+            self.drafts = [_draft(item, self.caller.actor, self.now) for item in self.items]
+            for draft, windows in zip(self.drafts, vectors, strict=True):
+                draft.windows = windows
+        self.judged = True
+
+    def conclude(self, stored: Iterator[Written]) -> Answer | MnemeError:
+        """The answer; raises what it refuses with, unless nothing was stored anyway."""
+        written = [
+            Written("filtered", None, reason=draft.reason)
+            if draft.outcome == "filtered"
+            else replace(next(stored), reason=draft.reason)
+            for draft in self.drafts
+        ]
+        try:
+            return self.answer(written)
+        except MnemeError as refusal:
+            if self.kept:
+                raise
+            return refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +96,10 @@ class Rememberer:
     embedder: Embedder
     generation: Generation
     config: RememberConfig
+    _groups: Groups[Request, Answer] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_groups", Groups(self.database, self._store))
 
     async def remember(
         self,
@@ -48,29 +119,39 @@ class Rememberer:
         with only_once(caller.tenant_id, idempotency):
             if idempotency is not None and (stored := await self._replay(caller, idempotency)):
                 return stored
-            drafts = [_draft(item, caller.actor, now) for item in items]
-            kept = [draft for draft in drafts if draft.outcome != "filtered"]
-            await self._embed(kept)
-            locks = sorted({subject_lock(caller.tenant_id, item.user_id) for item in items})
-            async with self.database.write(caller.tenant_id, *locks) as transaction:
-                if idempotency is not None and (stored := await stored_answer(transaction, caller, idempotency)):
-                    return stored
-                if kept:
-                    await judge(transaction, caller.tenant_id, kept, self.generation, self.config)
-                written = iter(await store(transaction, caller.tenant_id, kept, self.generation.generation_id))
-                result = answer(
-                    [
-                        Written("filtered", None, reason=draft.reason)
-                        if draft.outcome == "filtered"
-                        else replace(next(written), reason=draft.reason)
-                        for draft in drafts
-                    ]
-                )
-                if idempotency is not None:
-                    await keep_answer(transaction, caller, idempotency, result, now=now)
-        for draft in drafts:
-            telemetry.MEMORY_WRITES.labels(draft.outcome).inc()
+            request = Request.of(caller, items, answer, now, idempotency)
+            await self._embed(request.kept)
+            result = await self._groups.commit(
+                caller.tenant_id, request, locks=request.locks, unlike=request.slots, weight=len(items)
+            )
+        if not result.replayed:
+            for draft in request.drafts:
+                telemetry.MEMORY_WRITES.labels(draft.outcome).inc()
         return result
+
+    async def _store(self, transaction: Transaction, requests: Sequence[Request]) -> list[Answer | MnemeError]:
+        """Judge and store the drafts of requests of one tenant, in their order, as if they were one batch."""
+        tenant_id = requests[0].caller.tenant_id
+        keyed = [request.idempotency for request in requests if request.idempotency is not None]
+        known = await stored_answers(transaction, tenant_id, keyed) if keyed else {}
+        answers: dict[Request, Answer | MnemeError] = {
+            request: known[request.idempotency] for request in requests if request.idempotency in known
+        }
+        new = [request for request in requests if request not in answers]
+        for request in new:
+            request.begin()
+        drafts = [draft for request in new for draft in request.kept]
+        if drafts:
+            await judge(transaction, tenant_id, drafts, self.generation, self.config)
+        stored = iter(await store(transaction, tenant_id, drafts, self.generation.generation_id))
+        keep = []
+        for request in new:
+            answers[request] = answer = request.conclude(stored)
+            if request.idempotency is not None and isinstance(answer, Answer):
+                keep.append((request.idempotency, answer, request.now))
+        if keep:
+            await keep_answers(transaction, tenant_id, keep)
+        return [answers[request] for request in requests]
 
     async def _embed(self, drafts: Sequence[Draft]) -> None:
         try:
