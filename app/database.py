@@ -207,9 +207,10 @@ class Database:
             await database.close()
             raise
 
-    def read(self, tenant_id: UUID) -> Scope:
-        """A READ ONLY transaction that sees one tenant's rows."""
-        return Scope(self, f"BEGIN READ ONLY; {_as_tenant(tenant_id)}")
+    def read(self, tenant_id: UUID, *, snapshot: bool = False) -> Scope:
+        """A READ ONLY transaction that sees one tenant's rows; with `snapshot` all statements see the same moment."""
+        level = "ISOLATION LEVEL REPEATABLE READ " if snapshot else ""
+        return Scope(self, f"BEGIN {level}READ ONLY; {_as_tenant(tenant_id)}")
 
     def write(self, tenant_id: UUID, *locks: int, patient: bool = True) -> Scope:
         """A transaction that sees and changes one tenant's rows.

@@ -34,7 +34,7 @@ from app.embed import claim_generation, load_embedder, load_reranker
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
-from app.recall import Recaller, RecallProbe, SmallTalk, UsageBuffer
+from app.recall import Recaller, RecallProbe, Residents, SmallTalk, UsageBuffer
 from app.remember import Rememberer, Shelf
 from app.settings import Settings, load_settings
 
@@ -110,7 +110,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         small_talk = SmallTalk(embedder)
         await small_talk.prepare()
         stack.push_async_callback(small_talk.close)
-        usage = UsageBuffer(database, settings.recall)
+        residents = Residents(database, generation, settings.recall)
+        stack.push_async_callback(residents.close)
+        usage = UsageBuffer(database, settings.recall, residents.used)
         await usage.start()
         stack.push_async_callback(usage.close)
         probe = RecallProbe(database, settings.recall)
@@ -123,7 +125,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             generation=generation,
             rememberer=Rememberer(database, embedder, generation, settings.remember),
             shelf=Shelf(database, embedder, generation, settings.remember),
-            recaller=Recaller(database, embedder, generation, usage, small_talk, reranker, probe, settings.recall),
+            recaller=Recaller(
+                database, embedder, generation, usage, residents, small_talk, reranker, probe, settings.recall
+            ),
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
             limits=Limits(

@@ -28,7 +28,7 @@ OPERATIONS: Final = (
     "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
-SEARCH_STAGES: Final = ("embed", "query", "database", "ranking", "hydrate", "rerank")
+SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
 PURPOSES: Final = ("extract", "judge", "summarise")
 DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable", "rerank_unavailable")
 
@@ -75,6 +75,8 @@ RECALL_PROBE_RATIO = Histogram(
     "Share of the truly nearest ten that the vector index found.",
     buckets=(0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0),
 )
+SEARCH_RESIDENT = Counter("mneme_search_resident_total", "Searches of subjects that are held in memory.", ["outcome"])
+RESIDENT_BYTES = Gauge("mneme_resident_bytes", "What the subjects held in memory take, about.")
 SEARCH_DEGRADED = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
 USAGE_HITS = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
 
@@ -153,6 +155,7 @@ _BOUNDED: Final = (
     (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
     (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
     (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),
+    (SEARCH_RESIDENT, (("held",), ("busy",))),
     (RECALL_PROBES, (("ok",), ("failed",))),
     (USAGE_HITS, (("flushed",), ("dropped",))),
     (EMBEDDING_REQUESTS, tuple(

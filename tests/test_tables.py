@@ -185,3 +185,43 @@ def test_models_and_migrations_agree_and_each_step_goes_down_and_up(migrator: Co
         command.downgrade(migrator, "-1")
         command.upgrade(migrator, revision.revision)
     command.check(migrator)
+
+
+async def test_every_change_of_memories_moves_the_stamp_of_their_subjects(database: Database, tenant: UUID) -> None:
+    """Also one that no code of the service makes; a subject that is erased takes its stamp with it."""
+    subjects = [UUID(str(uuid7())) for _ in range(2)]
+    memories = [UUID(str(uuid7())) for _ in range(2)]
+    names = {"tenant": tenant, "subjects": subjects, "memories": memories, "now": now()}
+    stamps = sql("SELECT stamp FROM subject_stamps WHERE tenant_id = :tenant ORDER BY subject_id")
+    statements = (
+        """
+        INSERT INTO memories (tenant_id, subject_id, memory_id, status, content, content_type, kind, importance, tags,
+                              metadata, pinned, version, created_at, updated_at, content_hash, keywords, word_count,
+                              tokenizer_version)
+        SELECT :tenant, s, m, 'active', 'x', 'text', 'profile', 3, '{}', '{}', false, 1, :now, :now, uuid_send(m),
+               '{}/1000000000', 0, 1
+        FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS one (s, m)
+        """,
+        "UPDATE memories SET importance = 4 WHERE tenant_id = :tenant",
+        "DELETE FROM memories WHERE tenant_id = :tenant",
+    )
+    async with database.write(tenant) as transaction:
+        await transaction.execute(
+            sql("""
+                INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
+                SELECT :tenant, s, s::text, :now FROM unnest(cast(:subjects AS uuid[])) AS s
+            """),
+            **names,
+        )
+    seen: set[tuple[int, ...]] = set()
+    for text in statements:
+        async with database.write(tenant) as transaction:
+            await transaction.execute(sql(text), **names)
+        async with database.read(tenant) as transaction:
+            seen.add(tuple(row["stamp"] for row in await transaction.fetch(stamps, tenant=tenant)))
+    assert [len(one) for one in seen] == [2, 2, 2]
+    async with database.write(tenant) as transaction:
+        await transaction.execute(sql(statements[0]), **names)
+    async with database.write(tenant) as transaction:
+        await transaction.execute(sql("DELETE FROM subjects WHERE tenant_id = :tenant"), tenant=tenant)
+        assert await transaction.fetch(stamps, tenant=tenant) == []

@@ -86,9 +86,14 @@ def shape_of(query: Query, asked: Asked, generation_id: int) -> Shape:
         query.include_deprecated,
         query.as_of is not None,
         query.time_decay.clock == "accessed",
-        query.max_share_per_source is not None and query.max_share_per_source < 1,
+        limits_sources(query),
         generation_id,
     )
+
+
+def limits_sources(query: Query) -> bool:
+    """Whether hits of one source are limited, so that it must be measured."""
+    return query.max_share_per_source is not None and query.max_share_per_source < 1
 
 
 def parameters(query: Query, asked: Asked, *, now: datetime) -> dict[str, Any]:
@@ -214,7 +219,7 @@ def columns(packed: bytes | None, asked: Asked, shape: Shape) -> Candidates:
     distances = rows["distances"].astype(np.float64)
     questions = [number for number, name in enumerate(vectors) if name.startswith("question")]
     return Candidates(
-        ids=_Ids(rows["id"]),
+        ids=Ids(rows["id"]),
         cosine=1 - distances[:, 0] if vectors else np.full(len(rows), np.nan),
         words=words,
         grams=grams,
@@ -236,7 +241,7 @@ def _seconds(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(microseconds / 1e6 + _YEAR_2000)
 
 
-class _Ids(Sequence[UUID]):
+class Ids(Sequence[UUID]):
     """Ids in two numbers each, turned into a UUID only when asked for: few candidates become hits."""
 
     def __init__(self, halves: NDArray[np.uint64]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from app.recall.query import Candidates, Query
 from app.recall.signals import SIGNALS, Circumstances, Floats, calibrated
 
+ROUNDING = 1e-6  # what the product of two vectors that have nothing in common may come to
 _FUSED = {
     "weighted": frozenset(SIGNALS),
     "similarity": frozenset({"similarity"}),
@@ -70,7 +71,7 @@ def judge(candidates: Candidates, query: Query, circumstances: Circumstances) ->
     for name, value in values.items():
         score += weights[name] * _said(value)
     # What is NaN is not above anything, so it is no evidence and passes no threshold.
-    evidence = (weights["similarity"] * plain > 0) | (weights["keyword"] * values["keyword"] > 0)
+    evidence = (weights["similarity"] * plain > ROUNDING) | (weights["keyword"] * values["keyword"] > ROUNDING)
     if asked["similarity"] + asked["keyword"] == 0:
         evidence[:] = True
     passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold)

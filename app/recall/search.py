@@ -27,6 +27,8 @@ from app.recall.probe import RecallProbe
 from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import Judged, judge
 from app.recall.rerank import Placed, Pool, explained, pool_size, pooled, rerank
+from app.recall.resident import Resident, measure
+from app.recall.residents import Residents
 from app.recall.signals import Circumstances, Floats, Statistics
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
@@ -57,6 +59,7 @@ class Recaller:
     embedder: Embedder
     generation: Generation
     usage: UsageBuffer
+    residents: Residents
     small_talk: SmallTalk
     reranker: Reranker
     probe: RecallProbe
@@ -77,7 +80,12 @@ class Recaller:
         at = query.as_of or now
         query = self._configured(query)
         asked = await self._ask(query, degraded)
-        found = await self._read(query, asked, why_not, degraded, at=at)
+        with telemetry.search_stage("resident"):
+            held = None if why_not else await self.residents.of(query)
+        if held is None:
+            found = await self._read(query, asked, why_not, degraded, at=at)
+        else:
+            found = self._remembered(held, query, asked, degraded, at=at)
         choice, placed = found.choice, None
         if found.pool is not None:
             choice, placed = await self._rerank(query, found, found.pool, degraded)
@@ -104,13 +112,7 @@ class Recaller:
         async with self.database.read(query.tenant_id) as transaction:
             with telemetry.search_stage("database"):
                 candidates, statistics = await self._find(transaction, query, asked, at)
-            with telemetry.search_stage("ranking"):
-                if asked.vector is not None and np.isnan(candidates.cosine).any():
-                    degraded.append("embedding_pending")
-                circumstances = Circumstances(
-                    window=self.generation.spec.query_window, now=at.timestamp(), statistics=statistics
-                )
-                judged = judge(candidates, query, circumstances)
+            judged = self._judge(candidates, query, asked, degraded, at, statistics)
             with telemetry.search_stage("hydrate"):
                 pool = None
                 if query.rerank and len(judged.order):
@@ -126,6 +128,35 @@ class Recaller:
         told = {one: as_json(rows[one]) | of_then.get(one, {}) for one in ids if one in rows}
         subjects = {one: row["subject_id"] for one, row in rows.items()}
         return _Found(candidates, judged, choice, pool, told, subjects, walls)
+
+    def _remembered(
+        self, held: Sequence[Resident], query: Query, asked: Asked, degraded: list[str], *, at: datetime
+    ) -> _Found:
+        """What _read finds, from subjects held in memory."""
+        with telemetry.search_stage("measure"):
+            measured = measure(held, query, asked, at=at.timestamp())
+        candidates = measured.candidates
+        judged = self._judge(candidates, query, asked, degraded, at)
+        with telemetry.search_stage("hydrate"):
+            most = most_per_source(query.max_share_per_source or 1.0, query.top_k)
+            pool = pooled(candidates, judged, SHORTLIST * query.top_k, most)
+            if query.diversity and len(pool.rows) > query.top_k:
+                vectors = measured.vectors(pool.rows)
+                pool = replace(pool, same=redundancy(vectors, self.generation.spec.pair_window))
+            choice = pool.choice(query)
+            told = {candidates.ids[row]: measured.memory(row) for row in choice.chosen}
+            subjects = {candidates.ids[row]: measured.subject_id(row) for row in choice.chosen}
+        return _Found(candidates, judged, choice, None, told, subjects, {})
+
+    def _judge(
+        self, candidates: Candidates, query: Query, asked: Asked, degraded: list[str], at: datetime,
+        statistics: Statistics | None = None,
+    ) -> Judged:  # fmt: skip
+        with telemetry.search_stage("ranking"):
+            if asked.vector is not None and np.isnan(candidates.cosine).any():
+                degraded.append("embedding_pending")
+            window = self.generation.spec.query_window
+            return judge(candidates, query, Circumstances(window=window, now=at.timestamp(), statistics=statistics))
 
     def _configured(self, query: Query) -> Query:
         """The query with what it leaves to the configuration."""

@@ -4,7 +4,7 @@ Invariant: a request never writes; what is waiting is written at shutdown; what 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from uuid import UUID
@@ -16,14 +16,17 @@ from app.recall.query import RecallConfig
 
 Place = tuple[UUID, UUID, UUID]
 """Tenant, subject and memory."""
+Hits = tuple[int, datetime]
+"""How many, and the last."""
+Written = Mapping[Place, Hits]
 
 
 class UsageBuffer:
     """Hits of this process that are not yet in memory_usage."""
 
-    def __init__(self, database: Database, config: RecallConfig) -> None:
-        self._database, self._config = database, config
-        self._waiting: dict[Place, tuple[int, datetime]] = {}
+    def __init__(self, database: Database, config: RecallConfig, written: Callable[[Written], None]) -> None:
+        self._database, self._config, self._written = database, config, written
+        self._waiting: dict[Place, Hits] = {}
         self._task: asyncio.Task[None] | None = None
 
     def add(self, places: Iterable[Place], now: datetime) -> None:
@@ -66,6 +69,7 @@ class UsageBuffer:
                 taken[place] = (count + taken[place][0] if place in taken else count), time
             self._waiting = taken
         else:
+            self._written(taken)
             telemetry.USAGE_HITS.labels("flushed").inc(sum(count for count, _ in taken.values()))
 
     async def _run(self) -> None:

@@ -1,0 +1,314 @@
+"""A subject held in memory: its active memories as columns, measured by numpy instead of by SQL. Pure.
+
+Invariant: for the same rows and query it measures what the SELECT of candidates does, up to the rounding of halves; a
+Resident is replaced and never changed, but for the access counts of its memories.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.memory import as_json
+from app.recall.candidates import Asked, Ids, limits_sources
+from app.recall.query import Candidates, Query
+from app.recall.signals import Floats
+
+ROW_BYTES = 3_000  # what Python needs for one memory beside its text and its numbers, about
+_COLUMNS = ("created_at", "happened_at", "importance", "word_count", "expires_at", "valid_from", "valid_to")
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The active memories of one subject in order of time, as the database had them at `stamp` (None: never stamped).
+
+    Columns have one entry a row: `ids` two numbers each, `marks` what changes with the row, `numbers` by name,
+    `vectors` of unit length (zeros without one of this generation: `seen` is False), `window_rows` the rows of further
+    windows. `terms` are sorted; `term_rows` and `term_counts` say where each occurs and how often.
+    """
+
+    subject_id: UUID
+    stamp: int | None
+    memories: Sequence[dict[str, Any]]
+    by_id: Mapping[UUID, dict[str, Any]]
+    ids: NDArray[np.uint64]
+    marks: NDArray[np.uint32]
+    numbers: Mapping[str, Floats]
+    session: NDArray[np.int64]
+    source: NDArray[np.int64]
+    vectors: NDArray[np.float32]
+    seen: NDArray[np.bool_]
+    single: NDArray[np.bool_]
+    windows: NDArray[np.float32]
+    window_rows: NDArray[np.intp]
+    terms: NDArray[np.int32]
+    term_rows: NDArray[np.int32]
+    term_counts: NDArray[np.uint8]
+    always: bool  # no row expires, is bounded in time, or belongs to one agent: all are candidates of every query
+
+    def __len__(self) -> int:
+        return len(self.memories)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds, about."""
+        arrays = (self.vectors, self.windows, self.terms, self.term_rows, self.term_counts)
+        texts = sum(2 * len(memory["content"]) for memory in self.memories)
+        return sum(array.nbytes for array in arrays) + texts + ROW_BYTES * len(self)
+
+    @staticmethod
+    def of(subject_id: UUID, stamp: int | None, rows: Sequence[Any], dimension: int) -> "Resident":
+        """From rows as residents.py reads them; vectors have `dimension` entries."""
+        memories = [as_json(row) for row in rows]
+        marks = np.frombuffer(b"".join(row["mark"] for row in rows), ">u4").astype(np.uint32)
+        vectors, seen = _vectors([row["vector"] for row in rows], dimension)
+        further = [(number, row["windows"]) for number, row in enumerate(rows) if row["windows"]]
+        halves = _HEADER_BYTES // 2 + dimension
+        windows = np.frombuffer(b"".join(packed for _, packed in further), ">f2").reshape(-1, halves)
+        term_lists = [_terms(row["keywords"]) for row in rows]
+        made = Resident(
+            subject_id=subject_id,
+            stamp=stamp,
+            memories=memories,
+            by_id={memory["id"]: memory for memory in memories},
+            ids=np.frombuffer(b"".join(memory["id"].bytes for memory in memories), ">u8").astype(np.uint64).reshape(-1, 2),
+            marks=marks,
+            numbers={name: _COLUMN_OF[name](rows) for name in _COLUMNS},
+            session=np.array([_number(row["session_id"]) for row in rows], np.int64),
+            source=np.array([_number(row["source"]) for row in rows], np.int64),
+            vectors=vectors,
+            seen=seen,
+            single=np.array([row["window_count"] == 1 for row in rows], np.bool_),
+            windows=_unit(windows[:, _HEADER_BYTES // 2 :].astype(np.float32)),
+            window_rows=np.repeat(
+                np.array([number for number, _ in further], np.intp),
+                [len(packed) // (2 * halves) for _, packed in further],
+            ),
+            terms=_joined([ids for ids, _ in term_lists], np.int32),
+            term_rows=np.repeat(np.arange(len(rows), dtype=np.int32), [len(ids) for ids, _ in term_lists]),
+            term_counts=_joined([counts for _, counts in term_lists], np.uint8),
+            always=all(
+                row["agent_id"] is None and row["expires_at"] is None and row["valid_from"] is None
+                and row["valid_to"] is None for row in rows
+            ),
+        )  # fmt: skip
+        return made.sorted()
+
+    def sorted(self) -> "Resident":
+        """The same with its rows in order of time and its terms in order of their ids."""
+        order = np.lexsort((self.ids[:, 1], self.ids[:, 0], self.numbers["happened_at"]))
+        return self._taken(order, self.stamp)
+
+    def without(self, gone: NDArray[np.bool_]) -> "Resident":
+        """The rows that are not gone."""
+        return self._taken(np.flatnonzero(~gone), self.stamp)
+
+    def joined(self, other: "Resident") -> "Resident":
+        """Both as one, with the stamp of the other; they hold different memories of one subject."""
+        both = Resident(
+            subject_id=self.subject_id,
+            stamp=other.stamp,
+            memories=[*self.memories, *other.memories],
+            by_id={**self.by_id, **other.by_id},
+            numbers={name: np.concatenate((column, other.numbers[name])) for name, column in self.numbers.items()},
+            window_rows=np.concatenate((self.window_rows, other.window_rows + len(self))),
+            term_rows=np.concatenate((self.term_rows, other.term_rows + np.int32(len(self)))),
+            always=self.always and other.always,
+            **{name: np.concatenate((getattr(self, name), getattr(other, name))) for name in _PLAIN},
+        )
+        return both.sorted()
+
+    def _taken(self, order: NDArray[np.intp], stamp: int | None) -> "Resident":
+        """The rows of `order`, in that order."""
+        place = np.full(len(self) + 1, -1, np.int32)  # one more, so that an empty one has a place, too
+        place[order] = np.arange(len(order), dtype=np.int32)
+        memories = [self.memories[row] for row in order.tolist()]
+        windows, terms = place[self.window_rows] >= 0, place[self.term_rows] >= 0
+        kept = np.flatnonzero(terms)
+        kept = kept[np.argsort(self.terms[kept], kind="stable")]
+        return Resident(
+            subject_id=self.subject_id,
+            stamp=stamp,
+            memories=memories,
+            by_id=self.by_id if len(memories) == len(self) else {memory["id"]: memory for memory in memories},
+            ids=self.ids[order],
+            marks=self.marks[order],
+            numbers={name: column[order] for name, column in self.numbers.items()},
+            session=self.session[order],
+            source=self.source[order],
+            vectors=self.vectors[order],
+            seen=self.seen[order],
+            single=self.single[order],
+            windows=self.windows[windows],
+            window_rows=place[self.window_rows[windows]].astype(np.intp),
+            terms=self.terms[kept],
+            term_rows=place[self.term_rows[kept]],
+            term_counts=self.term_counts[kept],
+            always=self.always,
+        )
+
+    def candidates(self, query: Query, at: float) -> NDArray[np.intp]:
+        """The rows that are there for a query at a moment (seconds since 1970): valid, not expired, of its agent."""
+        if self.always:
+            return np.arange(len(self))
+        numbers = self.numbers
+        there = (numbers["expires_at"] > at) & (numbers["valid_from"] <= at) & (numbers["valid_to"] > at)
+        if query.agent_id is not None:
+            there &= np.array([memory["agent_id"] in (None, query.agent_id) for memory in self.memories], np.bool_)
+        return np.flatnonzero(there)
+
+    def likeness(self, asked: Asked) -> NDArray[np.float32]:
+        """(rows, vectors of the query): cosine, of the nearest window for the whole query; NaN without a vector."""
+        queries = np.stack(list(asked.vectors.values()), axis=1).astype(np.float16).astype(np.float32)  # as SQL gets it
+        if asked.small_talk is None:
+            queries /= np.linalg.norm(queries, axis=0)
+        else:  # a mean, whose length says something
+            queries[:, :-1] /= np.linalg.norm(queries[:, :-1], axis=0)
+        alike: NDArray[np.float32] = self.vectors @ queries
+        if len(self.windows):
+            np.maximum.at(alike[:, 0], self.window_rows, self.windows @ queries[:, 0])
+        if not self.seen.all():
+            alike[~self.seen] = np.nan
+        return alike
+
+    def frequencies(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """(rows, ids): how often each term occurs."""
+        asked = np.array(ids, np.int32)
+        first, end = self.terms.searchsorted(asked), self.terms.searchsorted(asked, "right")
+        counts = end - first
+        found = np.zeros((len(self), len(asked)), np.float32)
+        total = int(counts.sum())
+        if total:
+            before = counts.cumsum() - counts
+            places = np.arange(total) + np.repeat(first - before, counts)
+            found[self.term_rows[places], np.repeat(np.arange(len(asked)), counts)] = self.term_counts[places]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Candidates out of residents, and whence each of them comes: the resident and the row in it."""
+
+    candidates: Candidates
+    residents: Sequence[Resident]
+    whose: NDArray[np.intp]
+    rows: NDArray[np.intp]
+
+    def memory(self, candidate: int) -> dict[str, Any]:
+        resident = self.residents[int(self.whose[candidate])]
+        return resident.memories[int(self.rows[candidate])]
+
+    def subject_id(self, candidate: int) -> UUID:
+        resident = self.residents[int(self.whose[candidate])]
+        return resident.subject_id
+
+    def vectors(self, candidates: Sequence[int]) -> NDArray[np.float32]:
+        """Unit vectors to compare memories with each other; zeros for texts of several windows and without a vector."""
+        rows, whose = self.rows[candidates], self.whose[candidates]
+        found = np.zeros((len(rows), self.residents[0].vectors.shape[1]), np.float32)
+        for number, resident in enumerate(self.residents):
+            own = whose == number
+            found[own] = resident.vectors[rows[own]] * resident.single[rows[own], None]
+        return found
+
+
+def measure(residents: Sequence[Resident], query: Query, asked: Asked, *, at: float) -> Measured:
+    """The candidates of a query in the memories of its subjects, in order of time; at least one resident."""
+    residents = [resident for resident in residents if len(resident)] or residents[:1]  # mostly nothing is shared
+    parts = [resident.candidates(query, at) for resident in residents]
+    whose = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows = np.concatenate(parts)
+    if len(parts) > 1:
+        ids = np.concatenate([resident.ids[part] for resident, part in zip(residents, parts, strict=True)])
+        happened = _gathered(residents, parts, lambda resident: resident.numbers["happened_at"])
+        order = np.lexsort((ids[:, 1], ids[:, 0], happened))
+        whose, rows = whose[order], rows[order]
+    else:
+        order = None
+
+    def column(of: Any) -> NDArray[Any]:
+        gathered = _gathered(residents, parts, of)
+        return gathered if order is None else gathered[order]
+
+    words, grams = asked.keywords.word_ids, asked.keywords.gram_ids
+    frequency = column(lambda resident: resident.frequencies((*words, *grams)))
+    alike = column(lambda resident: resident.likeness(asked)).astype(np.float64) if asked.vectors else None
+    questions = len(asked.questions)
+    numbers = {name: column(lambda resident, name=name: resident.numbers[name]) for name in _COLUMNS[:4]}
+    return Measured(
+        Candidates(
+            ids=Ids(column(lambda resident: resident.ids).astype(">u8")),
+            cosine=np.full(len(rows), np.nan) if alike is None else alike[:, 0],
+            words=frequency[:, : len(words)],
+            grams=np.minimum(frequency[:, len(words) :], 1),
+            session=column(lambda resident: resident.session),
+            matching=np.ones(len(rows), np.bool_),
+            commonness=None if alike is None or asked.small_talk is None else alike[:, -1],
+            question_cosine=None if alike is None or not questions else alike[:, 1 : 1 + questions],
+            source=column(lambda resident: resident.source) if limits_sources(query) else None,
+            **numbers,
+        ),
+        residents,
+        whose,
+        rows,
+    )
+
+
+def _gathered(residents: Sequence[Resident], parts: Sequence[NDArray[np.intp]], of: Any) -> NDArray[Any]:
+    if len(parts) == 1:
+        [resident], [part] = residents, parts
+        column: NDArray[Any] = of(resident)
+        return column if len(part) == len(column) else column[part]
+    return np.concatenate([of(resident)[part] for resident, part in zip(residents, parts, strict=True)])
+
+
+def _seconds(moments: Iterable[datetime | None], without: float) -> Floats:
+    return np.array([without if moment is None else moment.timestamp() for moment in moments], np.float64)
+
+
+_COLUMN_OF = {
+    "created_at": lambda rows: _seconds((row["created_at"] for row in rows), 0.0),
+    "happened_at": lambda rows: _seconds((row["event_at"] or row["created_at"] for row in rows), 0.0),
+    "importance": lambda rows: np.array([row["importance"] for row in rows], np.float64),
+    "word_count": lambda rows: np.array([row["word_count"] for row in rows], np.float64),
+    "expires_at": lambda rows: _seconds((row["expires_at"] for row in rows), np.inf),
+    "valid_from": lambda rows: _seconds((row["valid_from"] for row in rows), -np.inf),
+    "valid_to": lambda rows: _seconds((row["valid_to"] for row in rows), np.inf),
+}
+_PLAIN = (
+    "ids", "marks", "session", "source", "vectors", "seen", "single", "windows", "terms", "term_counts",
+)  # fmt: skip
+_HEADER_BYTES = 4  # of halfvec_send: dimension and a reserved field
+
+
+def _vectors(packed: Sequence[bytes | None], dimension: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    nothing = bytes(_HEADER_BYTES + 2 * dimension)
+    halves = np.frombuffer(b"".join(one or nothing for one in packed), ">f2")
+    vectors = halves.reshape(len(packed), -1)[:, _HEADER_BYTES // 2 :] if len(packed) else np.zeros((0, dimension))
+    return _unit(vectors.astype(np.float32)), np.array([one is not None for one in packed], np.bool_)
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(length > 0, length, 1), np.float32)
+
+
+def _terms(packed: bytes) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Ids and counts of a sparsevec in pgvector's binary form."""
+    count = int.from_bytes(packed[4:8], "big")
+    ids = np.frombuffer(packed, ">i4", count, 12)
+    return ids.astype(np.int32), np.frombuffer(packed, ">f4", count, 12 + 4 * count).astype(np.uint8)
+
+
+def _joined(parts: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, kind)
+
+
+def _number(name: str | None) -> int:
+    """A number for a name, 0 for none: only whether two are equal matters."""
+    return 0 if name is None else int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,293 @@
+"""Which subjects are held in memory: those asked about again and again, as fresh as the database at every search.
+
+Invariant: a held subject answers only after its stamp, which every change of its memories moves in the same
+transaction, was read from the database after the question came: what was written, overruled or erased before is seen.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app import telemetry
+from app.database import Database, Transaction, sql
+from app.embed import Generation
+from app.errors import DatabaseUnavailable
+from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
+from app.recall.query import Filters, Query, RecallConfig
+from app.recall.resident import Resident
+from app.recall.usage import Written
+
+Place = tuple[UUID, UUID]
+"""Tenant and subject."""
+_Key = tuple[UUID, str | None]
+
+PAUSE_SECONDS = 60.0  # after which the searches of a subject are counted from one again
+REFUSED = -1  # instead of a number of searches: too large or unknown, not to be tried again for PAUSE_SECONDS
+REMEMBERED = 100_000  # subjects whose last search is remembered
+USAGE_SECONDS = 30.0  # after which access counts are read again: other processes count, too
+ROWS_A_STATEMENT = 500
+STAMPS_A_STATEMENT = 500
+NO_FILTERS = Filters()
+
+
+class Stamps:
+    """Reads stamps, for all searches that came while the last reading went on in one statement."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: dict[Place, list[asyncio.Future[int | None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(self, tenant_id: UUID, subject_ids: Sequence[UUID]) -> list[int | None]:
+        """The stamps of subjects (None: none yet), read after this call began. Raises what the database raises."""
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in subject_ids]
+        for subject_id, future in zip(subject_ids, futures, strict=True):
+            self._waiting.setdefault((tenant_id, subject_id), []).append(future)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._read())
+        return [await future for future in futures]
+
+    async def close(self) -> None:
+        """Wait for the reading that goes on."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _read(self) -> None:
+        while self._waiting:
+            places = list(self._waiting)[:STAMPS_A_STATEMENT]
+            waiting = {place: self._waiting.pop(place) for place in places}
+            stamps: dict[Place, int] = {}
+            failure: Exception | None = None
+            try:
+                async with self._database.work() as transaction:
+                    rows = await transaction.fetch(
+                        _STAMPS, tenants=[place[0] for place in places], subjects=[place[1] for place in places]
+                    )
+                stamps = {(row["tenant_id"], row["subject_id"]): row["stamp"] for row in rows}
+            except Exception as error:
+                failure = error
+            for place, futures in waiting.items():
+                for future in futures:
+                    if future.done():
+                        continue  # its search was given up
+                    if failure is None:
+                        future.set_result(stamps.get(place))
+                    else:
+                        future.set_exception(failure)
+
+
+@dataclass(slots=True)
+class _Held:
+    resident: Resident
+    size_bytes: int
+    usage_until: float
+
+
+class Residents:
+    """The subjects that one process holds, least recently asked about leaving first when they outgrow their room."""
+
+    def __init__(self, database: Database, generation: Generation, config: RecallConfig) -> None:
+        self._database, self._generation, self._config = database, generation, config
+        self._stamps = Stamps(database)
+        self._held: OrderedDict[_Key, _Held] = OrderedDict()
+        self._size_bytes = 0
+        self._loading: set[_Key] = set()
+        self._asked: OrderedDict[_Key, tuple[int, float]] = OrderedDict()
+
+    async def of(self, query: Query) -> list[Resident] | None:
+        """The subjects of a query as the database has them now, or None: then SQL answers.
+
+        Raises DatabaseUnavailable, PoolExhausted, DeadlineExceeded.
+        """
+        if not self._config.resident_mb or not answerable(query):
+            return None
+        keys: list[_Key] = [] if query.user_id is None else [(query.tenant_id, query.user_id)]
+        if query.include_shared or query.user_id is None:
+            keys.append((query.tenant_id, None))
+        try:
+            wanted = [self._is_wanted(key) for key in keys]
+            if not all(wanted):
+                return None
+            held = [self._held.get(key) for key in keys]
+            known = [one.resident.subject_id for one in held if one is not None]
+            stamps = dict(zip(known, await self._stamps.of(query.tenant_id, known) if known else (), strict=True))
+            fresh = [await self._fresh(key, one, stamps) for key, one in zip(keys, held, strict=True)]
+        except DatabaseUnavailable:
+            self.clear()  # another server may answer next, whose stamps tell nothing about these
+            raise
+        found = [one for one in fresh if one is not None]
+        telemetry.SEARCH_RESIDENT.labels("held" if len(found) == len(keys) else "busy").inc()
+        return found if len(found) == len(keys) else None
+
+    def used(self, written: Written) -> None:
+        """Count hits that were written to the database on what is held."""
+        by_place = {(key[0], held.resident.subject_id): held.resident for key, held in self._held.items()}
+        for (tenant_id, subject_id, memory_id), (count, moment) in written.items():
+            resident = by_place.get((tenant_id, subject_id))
+            memory = None if resident is None else resident.by_id.get(memory_id)
+            if memory is not None:
+                memory["access_count"] += count
+                memory["last_accessed_at"] = max(memory["last_accessed_at"] or moment, moment)
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self._held.clear()
+        self._size_bytes = 0
+        telemetry.RESIDENT_BYTES.set(0)
+
+    async def close(self) -> None:
+        await self._stamps.close()
+
+    def _is_wanted(self, key: _Key) -> bool:
+        """Whether a subject is held, or asked about so often that it should be."""
+        if key in self._held:
+            return True
+        moment = monotonic()
+        times, last = self._asked.pop(key, (0, moment))
+        if times == REFUSED and moment - last <= PAUSE_SECONDS:
+            self._asked[key] = REFUSED, last
+            return False
+        times = 1 if moment - last > PAUSE_SECONDS else times + 1
+        self._asked[key] = times, moment
+        if len(self._asked) > REMEMBERED:
+            self._asked.popitem(last=False)
+        return times >= self._config.resident_after
+
+    async def _fresh(self, key: _Key, held: _Held | None, stamps: Mapping[UUID, int | None]) -> Resident | None:
+        """The subject, read again if it changed; None if it cannot be held or another search is reading it."""
+        if held is not None and held.usage_until > monotonic():
+            resident = held.resident
+            if resident.stamp == stamps[resident.subject_id]:
+                if key in self._held:
+                    self._held.move_to_end(key)
+                return resident
+        if key in self._loading:
+            return None
+        self._loading.add(key)
+        try:
+            read = await self._read(key, held)
+        finally:
+            self._loading.discard(key)
+        self._keep(key, read, held)
+        return read
+
+    def _keep(self, key: _Key, resident: Resident | None, held: _Held | None) -> None:
+        if (before := self._held.pop(key, None)) is not None:
+            self._size_bytes -= before.size_bytes
+        if resident is None:
+            self._asked[key] = REFUSED, monotonic()
+        else:
+            until = monotonic()
+            until = held.usage_until if held is not None and held.usage_until > until else until + USAGE_SECONDS
+            self._held[key] = _Held(resident, resident.size_bytes, until)
+            self._size_bytes += self._held[key].size_bytes
+            while self._size_bytes > self._config.resident_mb << 20 and self._held:
+                _, left = self._held.popitem(last=False)
+                self._size_bytes -= left.size_bytes
+        telemetry.RESIDENT_BYTES.set(self._size_bytes)
+
+    async def _read(self, key: _Key, held: _Held | None) -> Resident | None:
+        """The subject in one snapshot: of one that is held only the rows that changed since."""
+        tenant_id, user_id = key
+        async with self._database.read(tenant_id, snapshot=True) as transaction:
+            subject = await transaction.fetch_row(
+                _SUBJECT, tenant_id=tenant_id, user_id=user_id, most=self._config.resident_rows + 1
+            )
+            if subject is None and user_id is not None:
+                return None
+            subject_id, stamp, marks = (tenant_id, None, b"") if subject is None else subject[:3]
+            if (subject is not None and subject["ann"]) or len(marks) > _MARK.itemsize * self._config.resident_rows:
+                return None
+            there = np.frombuffer(marks, _MARK)
+            kept = None if held is None else _kept(held.resident, there)
+            known = {} if kept is None else kept.by_id
+            ids = [UUID(bytes=one) for one in there["id"].tolist()]
+            rows = await self._rows(transaction, tenant_id, subject_id, [one for one in ids if one not in known])
+            read = Resident.of(subject_id, stamp, rows, self._generation.spec.dimension)
+            if kept is None or kept.subject_id != subject_id:
+                return read
+            if held is not None and held.usage_until <= monotonic():
+                _count(kept.by_id, await transaction.fetch(_USAGE, tenant_id=tenant_id, subject_id=subject_id))
+            return kept.joined(read) if len(read) else replace(kept, stamp=stamp)
+
+    async def _rows(
+        self, transaction: Transaction, tenant_id: UUID, subject_id: UUID, ids: Sequence[UUID]
+    ) -> list[Any]:
+        rows = []
+        for start in range(0, len(ids), ROWS_A_STATEMENT):  # in slices, between which others have the event loop
+            rows += await transaction.fetch(
+                _ROWS, tenant_id=tenant_id, subject_id=subject_id, ids=ids[start : start + ROWS_A_STATEMENT],
+                generation_id=self._generation.generation_id,
+            )  # fmt: skip
+        return rows
+
+
+def answerable(query: Query) -> bool:
+    """Whether what is held is enough: the active memories of this moment, by no filter."""
+    return (
+        query.as_of is None
+        and not query.include_deprecated
+        and not query.rerank
+        and query.time_decay.clock != "accessed"
+        and query.filters == NO_FILTERS
+    )
+
+
+def _kept(resident: Resident, there: NDArray[np.void]) -> Resident:
+    """The rows that are there unchanged."""
+    marked = dict(zip(there["id"].tolist(), there["mark"].tolist(), strict=True))
+    marks = zip(resident.memories, resident.marks.tolist(), strict=True)
+    gone = np.array([marked.get(memory["id"].bytes) != mark for memory, mark in marks], np.bool_)
+    return resident.without(gone) if gone.any() else resident
+
+
+def _count(memories: Mapping[UUID, dict[str, Any]], usage: Iterable[Any]) -> None:
+    for row in usage:
+        if (memory := memories.get(row["memory_id"])) is not None:
+            memory["access_count"], memory["last_accessed_at"] = row["access_count"], row["last_accessed_at"]
+
+
+_STAMPS = sql("""
+    SELECT s.tenant_id, s.subject_id, s.stamp
+    FROM unnest(cast(:tenants AS uuid[]), cast(:subjects AS uuid[])) AS asked (tenant_id, subject_id)
+    JOIN subject_stamps s ON s.tenant_id = asked.tenant_id AND s.subject_id = asked.subject_id
+""")
+# xmin is what a row changes with, whoever changes it: whatever was stored since has another one.
+_MARK = np.dtype([("id", "V16"), ("mark", ">u4")])
+_SUBJECT = sql("""
+    SELECT s.subject_id,
+           (SELECT stamp FROM subject_stamps t WHERE t.tenant_id = s.tenant_id AND t.subject_id = s.subject_id),
+           coalesce((
+               SELECT string_agg(uuid_send(memory_id) || xidsend(xmin), '') FROM (
+                   SELECT m.memory_id, m.xmin FROM memories m
+                   WHERE m.tenant_id = s.tenant_id AND m.subject_id = s.subject_id AND m.status = 'active'
+                   LIMIT :most
+               ) AS active
+           ), ''),
+           s.ann
+    FROM subjects s
+    WHERE s.tenant_id = :tenant_id AND (s.user_id = :user_id OR cast(:user_id AS text) IS NULL AND s.subject_id = :tenant_id)
+""")
+_ROWS = sql(f"""
+    SELECT {MEMORY_COLUMNS}, xidsend(m.xmin) AS mark, m.keywords, m.word_count, m.window_count,
+           CASE WHEN m.generation_id = :generation_id THEN halfvec_send(m.embedding) END AS vector,
+           CASE WHEN m.generation_id = :generation_id AND m.window_count > 1 THEN (
+               SELECT string_agg(halfvec_send(w.embedding), '' ORDER BY w.window_number) FROM memory_windows w
+               WHERE w.tenant_id = m.tenant_id AND w.subject_id = m.subject_id AND w.memory_id = m.memory_id
+           ) END AS windows
+    FROM {MEMORY_SOURCE}
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = ANY (cast(:ids AS uuid[]))
+      AND m.status = 'active'
+""")
+_USAGE = sql("""
+    SELECT memory_id, access_count, last_accessed_at FROM memory_usage
+    WHERE tenant_id = :tenant_id AND subject_id = :subject_id
+""")
