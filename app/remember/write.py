@@ -18,7 +18,7 @@ from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_on
 from app.remember.group import Groups
 from app.remember.judge import judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
-from app.remember.served import SERVED, without_served
+from app.remember.settle import settled
 from app.remember.store import store
 
 
@@ -112,14 +112,16 @@ class Rememberer:
     ) -> Answer:
         """Store memories in one transaction and return `answer` of what became of each, in order.
 
-        What Mneme itself put into a prompt is taken out of a text; one that says nothing else is `filtered`.
+        What Mneme itself put into a prompt is taken out of a text; one that says nothing else, or only small talk, is
+        `filtered`.
         An embedder that is down or slower than the deadline leaves them `pending` for the worker. Raises
         IdempotencyInProgress, IdempotencyReused, DatabaseUnavailable, PoolExhausted, DeadlineExceeded, StorageFull.
         """
         with only_once(caller.tenant_id, idempotency):
             if idempotency is not None and (stored := await self._replay(caller, idempotency)):
                 return stored
-            request = Request.of(caller, items, answer, now, idempotency)
+            settled_items = [settled(item, self.config, now) for item in items]
+            request = Request.of(caller, settled_items, answer, now, idempotency)
             await self._embed(request.kept)
             result = await self._groups.commit(
                 caller.tenant_id, request, locks=request.locks, unlike=request.slots, weight=len(items)
@@ -169,8 +171,7 @@ class Rememberer:
 
 
 def _draft(item: NewMemory, actor: str, now: datetime) -> Draft:
-    said = without_served(item.content)
-    draft = Draft(item if said == item.content else replace(item, content=said), actor, now)
-    draft.reason = None if said == item.content else SERVED
-    draft.outcome = "created" if said else "filtered"
+    draft = Draft(item, actor, now)
+    draft.reason = item.left_out
+    draft.outcome = "created" if item.content else "filtered"
     return draft
