@@ -28,7 +28,7 @@ from app.database import DatabaseConfig
 from app.embed import EmbedConfig, RerankConfig
 from app.errors import StartupRefused
 from app.recall import RecallConfig
-from app.remember import RememberConfig
+from app.remember import RememberConfig, SessionConfig
 
 PREFIX = "MNEME_"
 DELIMITER = "__"
@@ -102,6 +102,7 @@ class Settings(BaseSettings):
     database: DatabaseConfig = Field(default_factory=DatabaseConfig)
     embed: EmbedConfig = Field(default_factory=EmbedConfig)
     remember: RememberConfig = Field(default_factory=RememberConfig)
+    sessions: SessionConfig = Field(default_factory=SessionConfig)
     recall: RecallConfig = Field(default_factory=RecallConfig)
     rerank: RerankConfig = Field(default_factory=RerankConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)

@@ -26,6 +26,7 @@ LATENCY_SECONDS: Final = (
 
 OPERATIONS: Final = (
     "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
+    "session", "extract", "operation", "webhook", "settings",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
@@ -61,6 +62,10 @@ WRITE_GROUP_LEFT = Counter(
 )
 FEEDBACK = Counter("mneme_feedback_total", "Verdicts on memories that had an effect.", ["verdict"])
 IDEMPOTENCY_REPLAYS = Counter("mneme_idempotency_replays_total", "Stored answers given again.")
+
+SESSION_MESSAGES = Counter("mneme_session_messages_total", "Messages taken into session windows.", ["role"])
+SESSION_EVICTIONS = Counter("mneme_session_evictions_total", "Messages that gave way to newer ones.")
+SESSIONS_ENDED = Counter("mneme_sessions_ended_total", "Conversations forgotten, by why.", ["reason"])
 
 SEARCH_STAGE_DURATION_SECONDS = Histogram(
     "mneme_search_stage_duration_seconds", "Time of one stage of a search.", ["stage"], buckets=LATENCY_SECONDS
@@ -152,6 +157,8 @@ _BOUNDED: Final = (
     (MEMORY_WRITES, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
     (WRITE_GROUP_LEFT, (("locked",), ("failed",))),
     (FEEDBACK, (("useful",), ("wrong",), ("outdated",))),
+    (SESSION_MESSAGES, (("user",), ("assistant",), ("tool",), ("system",))),
+    (SESSIONS_ENDED, (("asked",), ("idle",))),
     (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
     (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
     (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),

@@ -13,10 +13,12 @@ from app.api.deps import Mneme, Reader, Services, walled_router
 from app.api.problems import problems
 from app.api.reply import reply
 from app.api.schemas import ContextIn, ProfileParameters, ProfileQuery, zone_of
+from app.api.sessions import as_items
 from app.clock import now
 from app.guard import Caller
 from app.memory import Memory
 from app.recall import Context, ContextRequest, Query, make_context
+from app.remember import Conversation
 
 router = walled_router(prefix="/v1", tags=["context"])
 
@@ -33,7 +35,8 @@ class LeftOut(BaseModel):
 
 
 class Cited(BaseModel):
-    """A memory in the text: by which citation the text names it and in which part; `score` only of hits."""
+    """A memory in the text, or a message of the conversation: by which citation the text names it and in which part;
+    `score` only of hits."""
 
     citation: str = Field(examples=["9f3a1c2e"])
     id: UUID
@@ -82,7 +85,10 @@ class ProfileAnswer(BaseModel):
 
 @router.post("/context", operation_id="make_context", response_model=ContextAnswer, responses=problems(422))
 async def post_context(services: Mneme, caller: Reader, body: ContextIn) -> Response:
-    """Hits for the query, the subject's profile and the session's memories in one text within a budget of tokens."""
+    """Hits for the query, the subject's profile and what was said in the session in one text within a budget of tokens.
+
+    Of a session without a window its stored memories are told.
+    """
     started = perf_counter()
     telemetry.annotate(operation="context")
     user_id, agent_id = caller.bind(body.user_id, body.agent_id)
@@ -91,18 +97,21 @@ async def post_context(services: Mneme, caller: Reader, body: ContextIn) -> Resp
         similarity_threshold=body.similarity_threshold, filters=body.filters.to_filters(),
         include_shared=body.include_shared,
     )  # fmt: skip
+    moment, said = now(), []
     parts = ["profile"] if body.format == "block" else ["profile", "tasks"]
     if body.session_id is not None:
-        parts.append("session")
+        conversation = Conversation(caller.tenant_id, user_id, agent_id, body.session_id)
+        said = as_items(await services.sessions.read(conversation, now=moment), body.session_id)
+        parts += [] if said else ["session"]
     elif body.format == "brief":
         parts.append("recent")
     request = ContextRequest(
         tenant_id=caller.tenant_id, user_id=user_id, agent_id=agent_id,
-        parts=tuple(parts), query=query, session_id=body.session_id, least_importance=IMPORTANT, style=body.format,
-        language=None if body.language == "auto" else body.language, zone=zone_of(body.timezone),
+        parts=tuple(parts), query=query, session_id=body.session_id, said=said, least_importance=IMPORTANT,
+        style=body.format, language=None if body.language == "auto" else body.language, zone=zone_of(body.timezone),
         most_tokens=body.max_memory_tokens,
     )  # fmt: skip
-    context = await make_context(services.recaller, request, now=now())
+    context = await make_context(services.recaller, request, now=moment)
     telemetry.annotate(hits=len(context.block.placed))
     if context.degraded:
         telemetry.annotate(degraded=",".join(context.degraded))

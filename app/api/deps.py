@@ -24,7 +24,7 @@ from app.embed import Embedder, Generation
 from app.errors import Forbidden, Unauthenticated
 from app.guard import OPEN_DOOR, Caller, Keyring
 from app.recall import Recaller
-from app.remember import Rememberer, Shelf
+from app.remember import Rememberer, Sessions, Shelf
 
 CALLER: Final = "mneme.caller"
 """Where a wall leaves the Caller in the ASGI scope."""
@@ -64,6 +64,7 @@ class Services:
     generation: Generation
     rememberer: Rememberer
     shelf: Shelf
+    sessions: Sessions
     recaller: Recaller
     keyring: Keyring
     cursor_secret: bytes

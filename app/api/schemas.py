@@ -29,7 +29,7 @@ TOKENS_MAX = 32_000
 WHY_NOT_MAX = 20
 
 
-def _said(text: str) -> str:
+def not_blank(text: str) -> str:
     if not text.strip() or not any(character.isprintable() and not character.isspace() for character in text):
         raise PydanticCustomError("blank", "must not be blank")
     return text
@@ -67,8 +67,8 @@ def _zone_name(name: str) -> str:
     return name
 
 
-Content = Annotated[str, Field(max_length=CONTENT_CHARACTERS), AfterValidator(_said)]
-QueryText = Annotated[str, Field(max_length=QUERY_CHARACTERS), AfterValidator(_said)]
+Content = Annotated[str, Field(max_length=CONTENT_CHARACTERS), AfterValidator(not_blank)]
+QueryText = Annotated[str, Field(max_length=QUERY_CHARACTERS), AfterValidator(not_blank)]
 Tags = Annotated[list[Identifier], Field(max_length=TAGS_MAX)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_flat_enough)]
 Importance = Annotated[float, Field(ge=1, le=5)]
@@ -268,7 +268,7 @@ class ContextIn(Wire):
     query: QueryText | None = Field(None, description="Null: nothing is searched.", examples=["国庆去杭州要注意什么？"])
     user_id: Identifier | None = Field(None, description="Null: only the tenant's shared memories.")
     agent_id: Identifier | None = None
-    session_id: Identifier | None = Field(None, description="Adds what was stored of this session, in order of time.")
+    session_id: Identifier | None = Field(None, description="Adds the session's window, else what was stored of it.")
     max_memory_tokens: int = Field(2_000, ge=1, le=TOKENS_MAX, description="Most tokens of the whole text.")
     format: Literal["block", "brief"] = Field("block", description="For a model's prompt, or for a colleague.")
     language: Literal["auto", "zh", "en"] = Field("auto", description="Of labels and headings; auto: as the query.")

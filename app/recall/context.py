@@ -20,7 +20,8 @@ class ContextRequest:
     """For whom a text is, what it is made of and how large it may be.
 
     `parts` names profile.READS; without a query nothing is searched and no model is asked. In the profile stand pinned
-    and keyed memories and those of at least `least_importance`. `language` None: that of the query, else of the text.
+    and keyed memories and those of at least `least_importance`. `said` are the messages of the conversation, latest
+    first, in the shape of memories whose kind is their role. `language` None: that of the query, else of the text.
     """
 
     tenant_id: UUID
@@ -29,6 +30,7 @@ class ContextRequest:
     parts: tuple[str, ...]
     query: Query | None = None
     session_id: str | None = None
+    said: Sequence[Mapping[str, Any]] = ()
     least_importance: float = 1.0
     style: Style = "block"
     language: Language | None = None
@@ -50,12 +52,13 @@ class Context:
 
 async def make_context(recaller: Recaller, request: ContextRequest, *, now: datetime) -> Context:
     """The text with the parts of a request and the hits for its query. Raises what `Recaller.recall` raises."""
-    async with recaller.database.read(request.tenant_id) as transaction:
-        found = await read(
-            transaction, request.parts, tenant_id=request.tenant_id, user_id=request.user_id,
-            agent_id=request.agent_id, session_id=request.session_id, now=now,
-        )  # fmt: skip
-    parts: dict[str, Sequence[Mapping[str, Any]]] = {**found}
+    parts: dict[str, Sequence[Mapping[str, Any]]] = {}
+    if request.parts:
+        async with recaller.database.read(request.tenant_id) as transaction:
+            parts |= await read(
+                transaction, request.parts, tenant_id=request.tenant_id, user_id=request.user_id,
+                agent_id=request.agent_id, session_id=request.session_id, now=now,
+            )  # fmt: skip
     more = len(parts.get("profile", ())) > PROFILE_ROWS
     if "profile" in parts:
         parts["profile"] = [
@@ -63,6 +66,8 @@ async def make_context(recaller: Recaller, request: ContextRequest, *, now: date
             for memory in parts["profile"][:PROFILE_ROWS]
             if memory["pinned"] or memory["key"] is not None or memory["importance"] >= request.least_importance
         ]
+    if request.said:
+        parts["session"] = request.said
     scores: dict[UUID, float] = {}
     degraded: tuple[str, ...] = ()
     if request.query is not None:

@@ -1,11 +1,13 @@
 """Remember: how memories come in, are judged, and are kept by hand."""
 
+from app.remember.conversation import Message
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.kinds import DEFAULT_KIND, KINDS
 from app.remember.memory import NewMemory, RememberConfig, Written
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
+from app.remember.window import Conversation, SessionConfig, Sessions, Window, end_idle_sessions, end_in, held_in
 from app.remember.write import Rememberer
 
 __all__ = [
@@ -13,15 +15,23 @@ __all__ = [
     "DEFAULT_KIND",
     "KINDS",
     "NOTHING_SAID",
+    "Conversation",
     "Feedback",
     "Filler",
     "Listing",
+    "Message",
     "NewMemory",
     "RememberConfig",
     "Rememberer",
+    "SessionConfig",
+    "Sessions",
     "Shelf",
+    "Window",
     "Written",
     "backlog",
+    "end_idle_sessions",
+    "end_in",
     "give_feedback",
+    "held_in",
     "undo_feedback",
 ]
