@@ -2,7 +2,7 @@
 
 from app.language.dates import DayMention, NamedDays, day_mentions, named_days
 from app.language.question import questions
-from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, words
+from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, stem, words
 from app.language.weights import (
     DIMENSIONS,
     KeywordQuery,
@@ -13,6 +13,7 @@ from app.language.weights import (
     term_id,
     word_ids,
 )
+from app.language.zones import zone_of
 
 __all__ = [
     "DIMENSIONS",
@@ -30,7 +31,9 @@ __all__ = [
     "named_days",
     "normalise",
     "questions",
+    "stem",
     "term_id",
     "word_ids",
     "words",
+    "zone_of",
 ]

@@ -45,6 +45,11 @@ _CONTRACTED = frozenset(["s", "m", "re", "ve", "ll", "d", "t"])  # she's, I'm, w
 _stem = Stemmer.Stemmer("english").stemWord
 
 
+def stem(word: str) -> str:
+    """The stem of an English word in lower case."""
+    return _stem(word)
+
+
 def _simplified_table() -> dict[str, str]:
     """Traditional character -> simplified, from the OpenCC table (Apache-2.0) that its Python package carries."""
     table = resources.files("opencc").joinpath("dictionary/TSCharacters.txt").read_text(encoding="utf-8")

@@ -16,10 +16,10 @@ from uuid_utils.compat import uuid7
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
 from app.remember.memory import Draft, RememberConfig
-from app.remember.twins import say_the_same
+from app.remember.twins import compare
 from app.wire import halfvec
 
-NEIGHBOURS = 3  # nearest active memories that may be near-duplicates
+NEIGHBOURS = 5  # nearest active memories that may be near-duplicates
 DRAFTS_PER_STATEMENT = 100
 
 
@@ -78,7 +78,7 @@ def decide(draft: Draft, near: Sequence[Neighbour]) -> None:
         if twin.same_text:
             draft.outcome, draft.twin_id = "duplicate", twin.memory_id
             return
-        if twin.cosine > 0 and say_the_same(draft.new.content, twin.content):
+        if twin.cosine > 0 and compare(draft.new.content, twin.content) == "same":
             draft.outcome, draft.status, draft.twin_id = "duplicate", "duplicate", twin.memory_id
             draft.links.append((twin.memory_id, "duplicate_of"))
             return

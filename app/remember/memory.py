@@ -21,7 +21,7 @@ class RememberConfig(BaseModel, extra="forbid"):
     """How writing judges and how long it waits."""
 
     duplicate_similarity: float = Field(
-        0.9, ge=0, le=1, description="Calibrated similarity from which two texts may be the same."
+        0.65, ge=0, le=1, description="Calibrated similarity from which two texts are compared word by word."
     )
     embedding_deadline_seconds: float = Field(
         2.0, gt=0, description="Longest wait for vectors; then the memory is accepted as pending."

@@ -1,131 +1,116 @@
-"""Do two texts say the same? Similarity proposes, this verdict decides: pure, and in doubt it says no.
+"""Do two texts say the same? Similarity proposes, this verdict decides: pure, symmetric, and in doubt it never merges.
 
-Numbers, dates, codes, names, negation and opposites are compared before any verdict "same"; a difference in one of
-them is a difference in fact however close the vectors are.
+What the two texts share is taken away; what is left over decides. A word left on both sides is another value, however
+close the vectors are. Numbers, codes, negation, people and opposites must agree.
 """
 
-import re
-import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import Final, Literal
 
-import rjieba
+from app.remember.statement import Statement, statement
+from app.remember.wording import FRAME, LONE_CHARACTERS, OPPOSITES
 
-from app.language import fold, words
-
-LONG_WORDS = 8
-LEAST_OVERLAP = 0.5
-_NUMBER = re.compile(r"\d+(?:[.:/-]\d+)*")
-_CODE = re.compile(r"[a-z]+\d[a-z0-9]*|\d+[a-z][a-z0-9]*|[a-z0-9]+(?:[-_.@][a-z0-9]+)+")
-_CHINESE_NUMERAL = re.compile("[零〇一二两三四五六七八九十百千万亿半]+")
-_DIGITS = dict(zip("零〇一二两三四五六七八九", (0, 0, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9), strict=True))
-_UNITS = {"十": 10, "百": 100, "千": 1_000, "万": 10_000, "亿": 100_000_000}
-_NEGATION = re.compile(
-    r"不|没|无(?!锡|线)|非(?!常)|未|别(?!人|的|墅)|勿|莫|禁止|拒绝|取消|\bnot?\b|n't\b|\bcannot\b|\bnever\b|\bwithout\b|\bnone\b"
-    r"|\bnobody\b|\bnothing\b|\bneither\b|\bnor\b|\brefuses?d?\b|\bcancell?(?:s|ed)?\b|\bstop(?:s|ped)?\b|\bquit\b"
-)
-_LATIN_NAME = re.compile(r"\b[A-Z][\w'’-]*")
-_NAME_TAGS = ("nr", "ns", "nt", "nz", "t", "eng")  # person, place, organisation, other proper name, time, foreign word
-_OPPOSITES = tuple(
-    (frozenset(left.split()), frozenset(right.split()))
-    for left, right in (
-        ("喜欢 爱 喜爱 热爱 爱吃", "讨厌 恨 厌恶 反感 害怕"),
-        ("上午 早上 早晨 凌晨", "下午 晚上 傍晚 夜里"),
-        ("上周 上个月 上次 去年 昨天", "下周 下个月 下次 明年 明天"),
-        ("开 打开 开启 启用 开始", "关 关闭 停用 禁用 结束"),
-        ("同意 接受 批准 通过", "反对 驳回 否决"),
-        ("买 买入 购买 收入 存", "卖 卖出 出售 支出 取"),
-        ("增加 上升 提高 涨", "减少 下降 降低 跌"),
-        ("左 前 里 内", "右 后 外"),
-        ("男 父亲 爸爸 儿子 丈夫 哥哥", "女 母亲 妈妈 女儿 妻子 姐姐"),
-        ("like love enjoy prefer adore", "dislike hate detest avoid loath"),
-        ("morn am", "afternoon even pm night"),
-        ("last previous yesterday", "next tomorrow"),
-        ("open enabl start begin on", "close disabl end finish off"),
-        ("accept approv agre", "reject declin disagre deni"),
-        ("buy bought incom deposit", "sell sold expens withdraw"),
-        ("increas rise higher more", "decreas fall lower less"),
-        ("left front before first", "right back after last"),
-        ("father dad son husband brother his he", "mother mom daughter wife sister her she"),
-        ("always alway", "never rare seldom"),
-    )
-)
+Verdict = Literal["same", "unsure", "different"]
+MOST_ADDED: Final = 2
+"""Words that a statement about a person may have more than its twin and still say the same: a detail of wording."""
 
 
-def say_the_same(left: str, right: str) -> bool:
-    """Whether two texts that are close as vectors agree in everything that must not differ; symmetric."""
-    a, b = _facts(left), _facts(right)
+def compare(left: str, right: str) -> Verdict:
+    """How two texts that are close as vectors stand to each other; symmetric.
+
+    `different`: they disagree in something that is never mere wording (a number, a code, a negation, an opposite, a
+    person). `unsure`: no such thing, but more than wording differs; whoever can read may decide. A statement about a
+    person may be worded freely; of any other text (a question, prose) each word counts, and their order.
+    """
+    a, b = statement(left), statement(right)
+    if _disagree(a, b):
+        return "different"
+    left_over, right_over = leftover(a, b), leftover(b, a)
+    if left_over and right_over:
+        return "different" if _names_differ(a, b, left_over, right_over) else "unsure"
+    if a.qualifiers != b.qualifiers:
+        return "unsure"
+    over = len(left_over) + len(right_over)
+    if a.personal and b.personal:
+        worded_freely = over <= MOST_ADDED and (not over or a.persons == b.persons)
+        return "same" if worded_freely else "unsure"
+    alike = a.asking == b.asking and a.persons == b.persons and len(a.words) == len(b.words)
+    return "same" if alike and not over and not _moved(a.words, b.words) else "unsure"
+
+
+def _disagree(a: Statement, b: Statement) -> bool:
+    """Whether the two differ in something that is never mere wording."""
+    personal = a.personal and b.personal
     return (
-        a.numbers == b.numbers
-        and a.codes == b.codes
-        and a.negations == b.negations
-        and a.names <= b.tokens
-        and b.names <= a.tokens
-        and _in_order(a.ordered_names, b.ordered_names)
-        and not _opposed(a.tokens, b.tokens)
-        and _overlap(a.words, b.words) >= LEAST_OVERLAP
+        a.numbers != b.numbers
+        or a.codes != b.codes
+        or a.negations != b.negations
+        or opposed(a, b)
+        or (a.roles != b.roles if personal else not (a.roles <= b.roles or b.roles <= a.roles))
+        or (personal and not _in_order(a.people, b.people))
     )
+
+
+def opposed(a: Statement, b: Statement) -> bool:
+    """Whether one has a word and the other its opposite."""
+    only_a, only_b = a.tokens - b.tokens, b.tokens - a.tokens
+    return any((only_a & left and only_b & right) or (only_a & right and only_b & left) for left, right in OPPOSITES)
+
+
+def leftover(of: Statement, besides: Statement) -> list[str]:
+    """Content words that only the first text has, without those that only say how; numbers are compared apart."""
+    left: list[str] = []
+    for word in dict.fromkeys(of.words):
+        if word in besides.vocabulary or word[0] in "@?" or any(map(str.isdigit, word)):
+            continue
+        rest = word
+        if not word.isascii():
+            rest = "".join(filter(_means, _without(word, besides.joined)))
+        if rest and rest not in FRAME:
+            left.append(rest)
+    return left
+
+
+def _means(character: str) -> bool:
+    return character not in LONE_CHARACTERS and character not in "零〇一二两三四五六七八九十百千万亿半"
+
+
+def _without(word: str, text: str) -> str:
+    """A word without the runs of two and more characters that stand in the other text: words are cut as it comes."""
+    if word in text:
+        return ""
+    if len(word) < 3:
+        return word
+    rest, at = "", 0
+    while at < len(word):
+        length = next((n for n in range(len(word) - at, 1, -1) if word[at : at + n] in text), 0)
+        if not length:
+            rest += word[at]
+        at += length or 1
+    return rest
+
+
+def _names_differ(a: Statement, b: Statement, left_over: Sequence[str], right_over: Sequence[str]) -> bool:
+    return not a.names.isdisjoint(left_over) and not b.names.isdisjoint(right_over)
 
 
 def _in_order(a: Sequence[str], b: Sequence[str]) -> bool:
-    """Whether the names that both have come in the same order: who did it to whom."""
+    """Whether the people that both have come in the same order: who did it to whom."""
     both = set(a) & set(b)
-    return [name for name in a if name in both] == [name for name in b if name in both]
+    return [person for person in a if person in both] == [person for person in b if person in both]
 
 
-def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    """Share of their words that two long texts have in common; 1 for short ones, whose vectors are fine enough."""
-    return len(a & b) / len(a | b) if min(len(a), len(b)) >= LONG_WORDS else 1.0
-
-
-class _Facts:
-    __slots__ = ("codes", "names", "negations", "numbers", "ordered_names", "tokens", "words")
-
-    def __init__(self, text: str) -> None:
-        folded = fold(text)
-        self.numbers = Counter(_NUMBER.findall(folded))
-        self.numbers.update(str(_value(numeral)) for numeral in _CHINESE_NUMERAL.findall(folded))
-        self.codes = frozenset(_CODE.findall(folded))
-        self.negations = len(_NEGATION.findall(folded))
-        latin = [fold(name).removesuffix("'s") for name in _LATIN_NAME.findall(unicodedata.normalize("NFKC", text))]
-        tagged = rjieba.tag(folded) if not folded.isascii() else []
-        han = [word for word, tag in tagged if tag.startswith(_NAME_TAGS) and not word.isascii()]
-        self.words = frozenset(words(text))
-        self.tokens = frozenset(re.findall(r"[\w'-]+", folded)) | self.words | {word for word, _ in tagged}
-        self.tokens |= {token.removesuffix("'s") for token in self.tokens}
-        self.names = frozenset((*latin, *han)) - _NOT_NAMES
-        self.ordered_names = tuple(dict.fromkeys(name for name in (*latin, *han) if name in self.names))
-
-
-_NOT_NAMES = frozenset(
-    ["i", "i'm", "i'd", "i've", "i'll", "the", "a", "an", "my", "his", "her", "their", "our", "your", "it", "this",
-     "that", "he", "she", "they", "we", "you", "user"]
-)  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def _facts(text: str) -> _Facts:
-    return _Facts(text)
-
-
-def _value(numeral: str) -> int | str:
-    """A Chinese numeral as an integer; 半 and mere runs of digits (二〇二四) included."""
-    if "半" in numeral:
-        return numeral
-    if not any(character in _UNITS for character in numeral):
-        return int("".join(str(_DIGITS[character]) for character in numeral))
-    total, section, digit = 0, 0, 0
-    for character in numeral:
-        if character in _DIGITS:
-            digit = _DIGITS[character]
-        elif _UNITS[character] >= 10_000:
-            total, section, digit = (total + section + digit) * _UNITS[character], 0, 0
-        else:
-            section, digit = section + (digit or 1) * _UNITS[character], 0
-    return total + section + digit
-
-
-def _opposed(a: frozenset[str], b: frozenset[str]) -> bool:
-    only_a, only_b = a - b, b - a
-    return any((only_a & left and only_b & right) or (only_a & right and only_b & left) for left, right in _OPPOSITES)
+def _moved(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Whether words that both have equally often stand in another order."""
+    often_a, often_b = Counter(a), Counter(b)
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(b):
+        places.setdefault(word, []).append(place)
+    common = [places[word].pop(0) for word in a if often_a[word] == often_b[word]]
+    ascending: list[int] = []
+    for place in common:
+        at = bisect_left(ascending, place)
+        ascending[at : at + 1] = [place]
+    return len(ascending) < len(common)
