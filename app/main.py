@@ -25,7 +25,7 @@ from app.api import compat, context, feedback, health, memories, search, session
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
 from app.api.docs import add_docs
 from app.api.health import Readiness
-from app.api.middleware import Frame, sample_event_loop_lag
+from app.api.middleware import Frame, sample
 from app.api.openapi import describe
 from app.api.problems import HANDLERS
 from app.clock import now
@@ -118,7 +118,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         stack.push_async_callback(usage.close)
         probe = RecallProbe(database, settings.recall)
         stack.push_async_callback(probe.close)
-        stack.callback(asyncio.create_task(sample_event_loop_lag()).cancel)
+        stack.callback(asyncio.create_task(sample(database)).cancel)
         telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), embedder.spec.model).set(1)
         yield Services(
             database=database,
@@ -141,16 +141,19 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         )
 
 
-def serve(settings: Settings) -> None:
-    """Run the API until SIGTERM or SIGINT and let running requests end; raises StartupRefused."""
+def serve(settings: Settings, *, shared_port: bool = False) -> None:
+    """Run the API until SIGTERM or SIGINT and let running requests end; raises StartupRefused.
+
+    On a shared port, other processes may listen, too, and the system deals out connections.
+    """
     telemetry.configure_logging(service="mneme-api", version=installed_version("mneme"), level=settings.log.level)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, shared_port))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, shared_port: bool) -> None:
     # The services are opened out here, not in uvicorn's lifespan, so that a refusal reaches the caller as itself.
-    listener = _bind(settings.api.host, settings.api.port)
+    listener = bind(settings.api.host, settings.api.port, shared=shared_port)
     app = create_app(settings)
     async with open_services(settings) as services:
         app.state.mneme = services
@@ -226,11 +229,11 @@ async def _revisions(database: Database, head: str | None) -> Revisions:
         return Revisions(await transaction.fetch_value(_REVISION), head)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Take the address before the slow part of the start, but listen only after it."""
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Take the address before the slow part of the start, but listen only after it; raises StartupRefused."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), port))
     except OSError as error:
         listener.close()

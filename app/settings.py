@@ -49,6 +49,7 @@ class ApiConfig(BaseModel, extra="forbid"):
     body_limit_bytes: int = Field(1 << 20, ge=1024, description="Largest request body.")
     batch_body_limit_bytes: int = Field(8 << 20, ge=1024, description="Largest body of a batch write.")
     require_if_match: bool = Field(False, description="PATCH and DELETE need an If-Match header (428 without).")
+    processes: int = Field(1, ge=1, le=64, description="Processes that answer; each has a model and a pool of its own.")
     docs: bool = Field(True, description="Serve /docs and /openapi.json.")
     drain_seconds: float = Field(20.0, ge=0, description="How long running requests may take to end after SIGTERM.")
 

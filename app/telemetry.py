@@ -5,6 +5,7 @@ start at zero; errors are logged as type and frames, because messages of drivers
 """
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import MutableMapping
@@ -16,7 +17,7 @@ from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID
 
 import structlog
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from pydantic_core import to_json
 
 LATENCY_SECONDS: Final = (
@@ -33,7 +34,12 @@ SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ra
 PURPOSES: Final = ("extract", "judge", "summarise")
 DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable", "rerank_unavailable")
 
-BUILD_INFO = Gauge("mneme_build_info", "Always 1; what is running.", ["version", "python", "embedding_model"])
+BUILD_INFO = Gauge(
+    "mneme_build_info",
+    "Always 1; what is running.",
+    ["version", "python", "embedding_model"],
+    multiprocess_mode="livemax",
+)
 
 HTTP_REQUESTS = Counter("mneme_http_requests_total", "Requests answered.", ["method", "route", "status_class"])
 HTTP_REQUEST_DURATION_SECONDS = Histogram(
@@ -42,7 +48,9 @@ HTTP_REQUEST_DURATION_SECONDS = Histogram(
     ["method", "route"],
     buckets=LATENCY_SECONDS,
 )
-HTTP_REQUESTS_IN_PROGRESS = Gauge("mneme_http_requests_in_progress", "Requests being answered now.")
+HTTP_REQUESTS_IN_PROGRESS = Gauge(
+    "mneme_http_requests_in_progress", "Requests being answered now.", multiprocess_mode="livesum"
+)
 AUTH_FAILURES = Counter(
     "mneme_auth_failures_total", "Requests refused at the door.", ["reason"]
 )  # malformed, unknown, revoked, expired, missing, scope
@@ -81,7 +89,9 @@ RECALL_PROBE_RATIO = Histogram(
     buckets=(0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0),
 )
 SEARCH_RESIDENT = Counter("mneme_search_resident_total", "Searches of subjects that are held in memory.", ["outcome"])
-RESIDENT_BYTES = Gauge("mneme_resident_bytes", "What the subjects held in memory take, about.")
+RESIDENT_BYTES = Gauge(
+    "mneme_resident_bytes", "What the subjects held in memory take, about.", multiprocess_mode="livesum"
+)
 SEARCH_DEGRADED = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
 USAGE_HITS = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
 
@@ -90,7 +100,9 @@ EMBEDDING_DURATION_SECONDS = Histogram(
     "mneme_embedding_duration_seconds", "Time of one batch in the model.", buckets=LATENCY_SECONDS
 )
 EMBEDDING_BATCH_SIZE = Histogram("mneme_embedding_batch_size", "Texts in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
-EMBEDDING_QUEUE_DEPTH = Gauge("mneme_embedding_queue_depth", "Texts waiting for the model.")
+EMBEDDING_QUEUE_DEPTH = Gauge(
+    "mneme_embedding_queue_depth", "Texts waiting for the model.", multiprocess_mode="livesum"
+)
 EMBEDDING_QUEUE_WAIT_SECONDS = Histogram(
     "mneme_embedding_queue_wait_seconds", "Time a text waited for the model.", buckets=LATENCY_SECONDS
 )
@@ -110,7 +122,9 @@ RERANK_DURATION_SECONDS = Histogram(
     "mneme_rerank_duration_seconds", "Time of one batch in the reranker.", buckets=LATENCY_SECONDS
 )
 RERANK_BATCH_SIZE = Histogram("mneme_rerank_batch_size", "Pairs in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
-RERANK_QUEUE_DEPTH = Gauge("mneme_rerank_queue_depth", "Pairs waiting for a local reranker.")
+RERANK_QUEUE_DEPTH = Gauge(
+    "mneme_rerank_queue_depth", "Pairs waiting for a local reranker.", multiprocess_mode="livesum"
+)
 RERANK_QUEUE_WAIT_SECONDS = Histogram(
     "mneme_rerank_queue_wait_seconds", "Time a pair waited for a local reranker.", buckets=LATENCY_SECONDS
 )
@@ -122,12 +136,16 @@ LLM_DURATION_SECONDS = Histogram(
 LLM_TOKENS = Counter("mneme_llm_tokens_total", "Tokens as the endpoint counts them.", ["purpose", "direction"])
 LLM_COST = Counter("mneme_llm_cost_total", "What the tokens cost, in the currency of the configured prices.")
 LLM_ANSWERS = Counter("mneme_llm_answers_total", "Answers read, by what was wrong with them.", ["fault"])
-CIRCUIT_BREAKER_STATE = Gauge("mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"])
+CIRCUIT_BREAKER_STATE = Gauge(
+    "mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"], multiprocess_mode="livemax"
+)
 CIRCUIT_BREAKER_TRANSITIONS = Counter(
     "mneme_circuit_breaker_transitions_total", "Changes of a breaker's state.", ["name", "state"]
 )
 
-DB_POOL_CONNECTIONS = Gauge("mneme_db_pool_connections", "Connections of the pool.", ["state"])
+DB_POOL_CONNECTIONS = Gauge(
+    "mneme_db_pool_connections", "Connections of the pool.", ["state"], multiprocess_mode="livesum"
+)
 DB_POOL_ACQUIRE_SECONDS = Histogram(
     "mneme_db_pool_acquire_seconds", "Time to get a connection.", buckets=LATENCY_SECONDS
 )
@@ -192,6 +210,24 @@ for _metric, _label_sets in _BOUNDED:
 
 _request: ContextVar[dict[str, Any]] = ContextVar("mneme_request")
 _process: dict[str, str] = {"service": "mneme", "version": "unknown"}
+
+
+SHARED_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable with which processes that answer together count together."""
+
+
+def exposition() -> bytes:
+    """What this process counts, or all that answer together, as Prometheus reads it."""
+    registry = REGISTRY
+    if SHARED_DIRECTORY in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+    return generate_latest(registry)
+
+
+def forget_process(process_id: int, directory: str) -> None:
+    """Take the gauges of a process that ended out of what those of `directory` show together."""
+    multiprocess.mark_process_dead(process_id, directory)
 
 
 def begin_request(request_id: str) -> dict[str, Any]:

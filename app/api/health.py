@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
 
 from app import telemetry
 from app.api.deps import Anybody, Mneme, Operator, Services, walled_router
+from app.api.middleware import count_connections
 from app.clock import now
 from app.errors import MnemeError
 
@@ -57,11 +58,9 @@ async def readyz(
 
 @router.get("/metrics", operation_id="metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(_: Operator, services: Mneme) -> Response:
-    """Everything this process counts; needs the scope `ops`. No label names a tenant, a user or a text."""
-    used = services.database.checked_out
-    telemetry.DB_POOL_CONNECTIONS.labels("checked_out").set(used)
-    telemetry.DB_POOL_CONNECTIONS.labels("idle").set(services.database.size - used)
-    return Response(await asyncio.to_thread(generate_latest), media_type=CONTENT_TYPE_LATEST)
+    """Everything the API counts; needs the scope `ops`. No label names a tenant, a user or a text."""
+    count_connections(services.database)
+    return Response(await asyncio.to_thread(telemetry.exposition), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/version", operation_id="version", summary="What is running?")

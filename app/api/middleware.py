@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import telemetry
 from app.api.deps import CALLER
 from app.api.problems import problem
+from app.database import Database
 from app.errors import Malformed, MnemeError, NotFound
 from app.guard import OPEN_DOOR
 
@@ -98,15 +99,23 @@ def _meters(
     return counter, histogram, telemetry.OPERATION_DURATION_SECONDS.labels(operation, outcome)
 
 
-async def sample_event_loop_lag() -> None:
-    """Observe, ten times a second and until cancelled, how late the event loop runs a timer."""
+async def sample(database: Database) -> None:
+    """Observe, ten times a second and until cancelled, how late the event loop runs a timer and what the pool has."""
     while True:
+        count_connections(database)
         asked = perf_counter()
         await asyncio.sleep(_LAG_INTERVAL_SECONDS)
         lag = max(0.0, perf_counter() - asked - _LAG_INTERVAL_SECONDS)
         telemetry.EVENT_LOOP_LAG_SECONDS.observe(lag)
         if lag > _STALL_SECONDS:
             telemetry.EVENT_LOOP_STALLS.inc()
+
+
+def count_connections(database: Database) -> None:
+    """Show the pool's connections."""
+    used = database.checked_out
+    telemetry.DB_POOL_CONNECTIONS.labels("checked_out").set(used)
+    telemetry.DB_POOL_CONNECTIONS.labels("idle").set(database.size - used)
 
 
 def _request_id(scope: Scope) -> str:

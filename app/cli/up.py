@@ -9,72 +9,21 @@ import fcntl
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 import httpx2
 
 from app.cli import embedded, schema
+from app.cli.children import Child, say
 from app.cli.connect import URL, refuse_embedded_in_production
 from app.embed import prepare_model
-from app.errors import EXIT_CONFIGURATION, StartupRefused
+from app.errors import StartupRefused
 from app.settings import Settings, load_settings, variable
 
 READY_SECONDS = 180.0
-LONGEST_DELAY_SECONDS = 30.0
-HEALTHY_SECONDS = 60.0
-MOST_DEATHS = 6
-
-
-@dataclass(slots=True)
-class Child:
-    """One process of the service; `deaths` in a row decide how long its next start waits."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str]
-    process: "subprocess.Popen[bytes]"
-    started_at: float = field(default_factory=time.monotonic)
-    deaths: int = 0
-    start_at: float = 0.0
-
-    @staticmethod
-    def start(name: str, environment: dict[str, str]) -> "Child":
-        """Start `mneme <name>` in a session of its own, so that Ctrl-C reaches only the supervisor."""
-        command = [sys.executable, "-m", "app.cli", name, "--supervised"]
-        return Child(name, command, environment, _spawn(command, environment))
-
-    def revive(self) -> None:
-        """If it died, start it again when its delay is over; raises StartupRefused when that is hopeless."""
-        code = self.process.poll()
-        if code is None:
-            return
-        if self.start_at == 0.0:
-            lived = time.monotonic() - self.started_at
-            self.deaths = 1 if lived > HEALTHY_SECONDS else self.deaths + 1
-            if code == EXIT_CONFIGURATION or self.deaths >= MOST_DEATHS:
-                raise StartupRefused(f"`mneme {self.name}` ended with exit code {code}; its reason is above")
-            delay = min(LONGEST_DELAY_SECONDS, 2.0 ** (self.deaths - 1))
-            _say(f"`mneme {self.name}` ended (exit code {code}); starting it again in {delay:.0f} s")
-            self.start_at = time.monotonic() + delay
-        elif time.monotonic() >= self.start_at:
-            self.process, self.started_at, self.start_at = _spawn(self.command, self.environment), time.monotonic(), 0.0
-
-    def stop(self, timeout_seconds: float) -> None:
-        """Ask it to end, and kill it when it takes longer than `timeout_seconds`."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
-        try:
-            self.process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            _say(f"`mneme {self.name}` does not end; killing it")
-            self.process.kill()
-            self.process.wait()
 
 
 def up() -> None:
@@ -93,7 +42,7 @@ def up() -> None:
             prepare_model(settings.embed, settings.data_dir)
             _run(settings, os.environ | {URL: url})
     except KeyboardInterrupt:
-        _say("stopped")
+        say("stopped")
 
 
 def _run(settings: Settings, environment: dict[str, str]) -> None:
@@ -107,7 +56,7 @@ def _run(settings: Settings, environment: dict[str, str]) -> None:
             _watch(settings, children)
             time.sleep(0.5)
     finally:
-        _say("stopping")
+        say("stopping")
         for child, seconds in zip(children, (settings.api.drain_seconds, settings.worker.drain_seconds), strict=False):
             child.stop(seconds + 5)
 
@@ -115,7 +64,7 @@ def _run(settings: Settings, environment: dict[str, str]) -> None:
 def _watch(settings: Settings, children: list[Child]) -> None:
     directory = (settings.data_dir / "postgres").resolve()
     if settings.database.url is None and embedded.postmaster(directory) is None:
-        _say("the embedded PostgreSQL ended; starting it again")
+        say("the embedded PostgreSQL ended; starting it again")
         embedded.start(directory)
     for child in children:
         child.revive()
@@ -142,7 +91,7 @@ def _database(settings: Settings) -> Iterator[str]:
         return
     refuse_embedded_in_production(settings)
     directory = settings.data_dir / "postgres"
-    _say(f"starting PostgreSQL in {directory.resolve()}")
+    say(f"starting PostgreSQL in {directory.resolve()}")
     try:
         yield schema.prepare(embedded.start(directory))[1]
     finally:
@@ -189,11 +138,6 @@ def _free_ports(settings: Settings) -> Iterator[None]:
     yield
 
 
-def _spawn(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    # The pipe is the lifeline: when this process is killed it closes, and the child ends by itself.
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
-
-
 def _address(settings: Settings) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.api.host, settings.api.host)  # noqa: S104 - not a bind
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.api.port}"
@@ -211,7 +155,3 @@ Mneme is ready.
   try       curl -s {api}/v1/memories -H 'Content-Type: application/json' -d '{body}'
   stop      Ctrl-C
 """
-
-
-def _say(text: str) -> None:
-    print(f"mneme: {text}", file=sys.stderr, flush=True)

@@ -33,6 +33,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Length of each search phase.")] = 4.0,
     users: Annotated[int, typer.Option(min=1, max=80, help="Concurrent users.")] = 50,
     memories: Annotated[int, typer.Option(min=4, max=1000, help="Memories of each user (part service).")] = 200,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Processes of the API.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a service of its own, on an embedded PostgreSQL in a temporary folder, beside plain SQL of the same run.
@@ -45,7 +46,7 @@ def bench(
         directory = Path(folder)
         server = embedded.start(directory / "postgres")
         try:
-            reports = [measure(server, directory, part, size) for part in PARTS if only in (None, part)]
+            reports = [measure(server, directory, part, size, processes) for part in PARTS if only in (None, part)]
         except BenchFailed as error:
             print(f"mneme: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
@@ -58,10 +59,10 @@ def bench(
             _print(report)
 
 
-def measure(server: embedded.EmbeddedServer, data_dir: Path, part: Part, size: Size) -> Report:
+def measure(server: embedded.EmbeddedServer, data_dir: Path, part: Part, size: Size, processes: int = 1) -> Report:
     """Run one part against a fresh database of `server`; raises BenchFailed or StartupRefused."""
     _, url = schema.prepare(server, f"mneme_bench_{part}")
-    with service.running(server, url, data_dir, PARTS[part][0]) as running:
+    with service.running(server, url, data_dir, PARTS[part][0], processes) as running:
         return run_part(running, part, size)
 
 

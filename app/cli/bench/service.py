@@ -29,7 +29,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds so far; the API is the process's event loop, the model all of its other threads."""
+    """CPU seconds so far; the API is the event loops of its processes, the model all of their other threads."""
 
     api: float
     model: float
@@ -54,19 +54,25 @@ class Service:
 
     def usage(self) -> Usage:
         """CPU seconds of API, model, database and this very process."""
-        threads = psutil.Process(self.process_id).threads()
-        loop = sum(each.user_time + each.system_time for each in threads if each.id == self.process_id)
-        total = sum(each.user_time + each.system_time for each in threads)
+        loop = total = 0.0
+        for process in self._api():
+            threads = process.threads()
+            loop += sum(each.user_time + each.system_time for each in threads if each.id == process.pid)
+            total += sum(each.user_time + each.system_time for each in threads)
         return Usage(loop, total - loop, sum(map(_cpu_seconds, self._database())), _cpu_seconds(psutil.Process()))
 
     def memory_mb(self) -> tuple[float, float]:
-        """Peak of the API process with its model, and what the database's processes hold now, shared pages once."""
+        """Peak of the API's processes with their models, and what those of the database hold now, shared pages once."""
         database = 0
         for process in self._database():
             with contextlib.suppress(psutil.Error):
                 held = process.memory_full_info()
                 database += getattr(held, "pss", held.uss)
-        return _peak_bytes(self.process_id) / MEGABYTE, database / MEGABYTE
+        return sum(_peak_bytes(each.pid) for each in self._api()) / MEGABYTE, database / MEGABYTE
+
+    def _api(self) -> list[psutil.Process]:
+        started = psutil.Process(self.process_id)
+        return [started, *started.children()]
 
     def _database(self) -> list[psutil.Process]:
         owner = embedded.postmaster(self.server.directory)
@@ -76,8 +82,8 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str) -> Iterator[Service]:
-    """Start `mneme serve` on a free port with the database `url`, yield it when it is ready, and stop it.
+def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str, processes: int = 1) -> Iterator[Service]:
+    """Start `mneme serve` on a free port with the database `url`, yield it when all of it is ready, and stop it.
 
     Settings come from here alone, not from this command's environment. Raises StartupRefused when it does not start.
     """
@@ -86,6 +92,7 @@ def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str) -> 
         URL: url,
         variable(("data_dir",)): str(data_dir),
         variable(("api", "port")): str(port),
+        variable(("api", "processes")): str(processes),
         variable(("embed", "provider")): provider,
     }
     log = data_dir / f"serve-{provider}.log"
@@ -99,7 +106,7 @@ def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str) -> 
             start_new_session=True,
         )
     try:
-        _wait_until_ready(process, port, log)
+        _wait_until_ready(process, port, processes, log)
         yield Service(server, url.partition("@/")[2].partition("?")[0], port, process.pid)
     finally:
         process.terminate()
@@ -112,12 +119,13 @@ def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str) -> 
             process.stdin.close()
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, processes: int, log: Path) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(httpx2.HTTPError):
-            if httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=2).status_code == 200:
-                return
+        if log.read_text().count('"event":"listening"') == processes:
+            with contextlib.suppress(httpx2.HTTPError):
+                if httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=2).status_code == 200:
+                    return
         time.sleep(0.1)
     raise StartupRefused(f"the service does not start:\n{log.read_text()[-2000:]}", dependency=True)
 
