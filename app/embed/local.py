@@ -1,26 +1,30 @@
-"""A sentence-transformers model in this process; the only file that knows torch, and imports it when a model is loaded.
+"""A sentence-transformers model in this process, computed by packed.py where that can, else by torch, which is imported
+when a model is loaded and which only this file and int8.py know.
 
 Invariant: the tokenizer never truncates or pads, so it is safe to share between threads, and no text loses its tail.
 """
 
+import gc
 import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 
 from app.embed.batcher import Batcher
 from app.embed.embedder import EmbedConfig, Kind, Precision, Vectors
 from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, ModelSpec, known
+from app.embed.packed import pack
 from app.errors import StartupRefused
-from app.telemetry import EMBEDDING_TRUNCATED
+from app.telemetry import EMBEDDING_TRUNCATED, log
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 Tokens = Sequence[int]
+Arithmetic = Literal["float32", "bfloat16", "int8"]
 OVERLAP_TOKENS: Final = 64
 """Shared by neighbouring windows, so that a sentence on the border is whole in one of them."""
 
@@ -31,20 +35,68 @@ MOST_THREADS: Final = 4
 """Half the cores and no more: threads of one matrix product wait for the slowest, and the service needs cores too."""
 
 BATCH_TOKENS: Final = 1024
-"""Of one forward pass: more is not faster per text, and a query waits for the pass that runs."""
+"""Of one forward pass of torch: more is not faster per text, and a query waits for the pass that runs."""
 
 PASS_TOKENS: Final = 80
 """What a forward pass costs before its first token (about 20 ms of small operations), counted in tokens of padding."""
+
+ALIKE: Final = {"float32": 0.9999, "int8": 0.99}
+"""Smallest cosine to torch's float32 at which packed.py has understood a model; int8 of the bundled one keeps 0.998."""
+
+
+class Encoder(Protocol):
+    """What computes; one class each for packed.py and torch."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one pass beyond which it gains nothing."""
+        ...
+
+    def __call__(self, windows: Sequence[Tokens]) -> Vectors:
+        """Return (windows, dimension), not normalised, for windows sorted by length."""
+        ...
+
+
+class PaddedEncoder:
+    """The library's own modules in torch: any architecture, any pooling."""
+
+    batch_tokens: Final = BATCH_TOKENS
+
+    def __init__(self, model: "SentenceTransformer") -> None:
+        self._model = model
+        self._pad = model.tokenizer.pad_token_id or 0
+
+    def __call__(self, windows: Sequence[Tokens]) -> Vectors:
+        import torch  # noqa: PLC0415
+
+        parts = []
+        first = 0
+        while first < len(windows):
+            last = first + 1
+            # One more text pads all before it to its length: worth it while that costs less than a pass of its own.
+            while last < len(windows) and (last - first) * (len(windows[last]) - len(windows[last - 1])) < PASS_TOKENS:
+                last += 1
+            group = windows[first:last]
+            ids = np.full((len(group), len(group[-1])), self._pad, np.int64)
+            mask = np.zeros_like(ids)
+            for row, tokens in enumerate(group):
+                ids[row, : len(tokens)] = tokens
+                mask[row, : len(tokens)] = 1
+            with torch.inference_mode():
+                features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+                # Not encode(): its bookkeeping costs as much as a short query.
+                parts.append(self._model(features)["sentence_embedding"].float().numpy())
+            first = last
+        return np.concatenate(parts)
 
 
 class LocalModel:
     """The loaded model; `forward` belongs to the batcher's thread alone."""
 
-    def __init__(self, model: "SentenceTransformer", spec: ModelSpec) -> None:
+    def __init__(self, tokenizer: Any, forward: Encoder, spec: ModelSpec) -> None:
         self.spec = spec
-        self._model = model
-        self._tokenizer = _tokenizer(model)
-        self._pad = model.tokenizer.pad_token_id or 0
+        self.forward = forward
+        self._tokenizer = tokenizer
         bare, framed = self._ids("a", special=False), self._ids("a", special=True)
         start = next(at for at in range(len(framed)) if framed[at : at + len(bare)] == bare)
         self._prefix, self._suffix = framed[:start], framed[start + len(bare) :]
@@ -70,30 +122,6 @@ class LocalModel:
             starts = starts[:QUERY_WINDOWS]
         return [lead + body[at : at + room] + self._suffix for at in starts]
 
-    def forward(self, windows: Sequence[Tokens]) -> Vectors:
-        """Return (windows, dimension) for windows sorted by length."""
-        import torch  # noqa: PLC0415
-
-        parts = []
-        first = 0
-        while first < len(windows):
-            last = first + 1
-            # One more text pads all before it to its length: worth it while that costs less than a pass of its own.
-            while last < len(windows) and (last - first) * (len(windows[last]) - len(windows[last - 1])) < PASS_TOKENS:
-                last += 1
-            group = windows[first:last]
-            ids = np.full((len(group), len(group[-1])), self._pad, np.int64)
-            mask = np.zeros_like(ids)
-            for row, tokens in enumerate(group):
-                ids[row, : len(tokens)] = tokens
-                mask[row, : len(tokens)] = 1
-            with torch.inference_mode():
-                features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
-                # Not encode(): its bookkeeping costs as much as a short query.
-                parts.append(self._model(features)["sentence_embedding"].float().numpy())
-            first = last
-        return np.concatenate(parts)
-
     def _ids(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
         return ids
@@ -108,7 +136,7 @@ class LocalEngine:
         self._batcher = Batcher(
             model,
             batch_size=config.batch_size,
-            batch_tokens=BATCH_TOKENS,
+            batch_tokens=model.forward.batch_tokens,
             wait_seconds=config.batch_wait_ms / 1000,
             limit=config.queue_limit,
         )
@@ -138,11 +166,36 @@ def load(config: EmbedConfig, source: str, *, name: str, revision: str | None) -
             "folder, or the connection to the model hub",
             dependency=True,
         ) from error
+    spec = _spec(model, config, name, revision or _revision(source, model))
+    local = LocalModel(_tokenizer(model), _encoder(model, name, precision), spec)
+    del model
+    gc.collect()  # when packed.py has taken them over, torch's weights are garbage in cycles: half a gigabyte
+    return LocalEngine(local, config)
+
+
+def _encoder(model: "SentenceTransformer", name: str, precision: Arithmetic) -> Encoder:
+    import torch  # noqa: PLC0415
+
+    model.eval()
+    padded = PaddedEncoder(model)
+    if precision != "bfloat16":
+        packed = pack(model, precision, torch.get_num_threads(), _processor_flags())
+        if packed is not None and _alike(packed, padded) >= ALIKE[precision]:
+            return packed
+        log().warning("embedding_model_runs_in_torch", model=name, understood=packed is None)
     settle(model, precision)
-    return LocalEngine(LocalModel(model, _spec(model, config, name, revision or _revision(source, model))), config)
+    return padded
 
 
-def prepare_torch(threads: int | None, wanted: Precision) -> tuple[Precision, Any]:
+def _alike(one: Encoder, other: Encoder) -> float:
+    """The smallest cosine between two ways to compute a few texts of different length."""
+    windows = [range(5, 5 + length) for length in (3, 11, 24)]
+    left, right = one(windows), other(windows)
+    cosines = np.einsum("td,td->t", left, right) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    return float(cosines.min())
+
+
+def prepare_torch(threads: int | None, wanted: Precision) -> tuple[Arithmetic, Any]:
     """Set up the library before a model is loaded; return the precision for this processor and the dtype to load in."""
     import torch  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
@@ -155,7 +208,7 @@ def prepare_torch(threads: int | None, wanted: Precision) -> tuple[Precision, An
     return precision, torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
-def settle(model: Any, precision: Precision) -> None:
+def settle(model: Any, precision: Arithmetic) -> None:
     """Make a loaded model ready for inference in its precision."""
     model.eval()
     if precision == "int8":
@@ -215,7 +268,7 @@ def _tokenizer(model: "SentenceTransformer") -> Any:
     return tokenizer
 
 
-def _precision(wanted: Precision, flags: frozenset[str]) -> Literal["float32", "bfloat16", "int8"]:
+def _precision(wanted: Precision, flags: frozenset[str]) -> Arithmetic:
     """The arithmetic for this processor; measurements and reasons: docs/decisions/0004-int8-without-amx.md.
 
     bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is refused.
