@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from app import telemetry
-from app.api import compat, context, feedback, health, memories, search, sessions
+from app.api import compat, context, feedback, health, memories, search, sessions, webhooks
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
 from app.api.docs import add_docs
 from app.api.health import Readiness
@@ -37,11 +37,12 @@ from app.language import TOKENIZER_VERSION
 from app.recall import Recaller, RecallProbe, Residents, SmallTalk, UsageBuffer
 from app.remember import Rememberer, Sessions, Shelf
 from app.settings import Settings, load_settings
+from app.webhooks import Webhooks
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 ROUTERS: Final = (  # the busiest first
     search.router, memories.router, context.router, sessions.router, compat.router, feedback.router, health.probes,
-    health.router,
+    webhooks.router, health.router,
 )  # fmt: skip
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
@@ -127,6 +128,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             rememberer=Rememberer(database, embedder, generation, settings.remember),
             shelf=Shelf(database, embedder, generation, settings.remember),
             sessions=Sessions(database, embedder.count_tokens, settings.sessions),
+            webhooks=Webhooks(database, pepper, settings.webhooks),
             recaller=Recaller(
                 database, embedder, generation, usage, residents, small_talk, reranker, probe, settings.recall
             ),

@@ -29,6 +29,7 @@ from app.embed import EmbedConfig, RerankConfig
 from app.errors import StartupRefused
 from app.recall import RecallConfig
 from app.remember import RememberConfig, SessionConfig
+from app.webhooks import WebhookConfig
 
 PREFIX = "MNEME_"
 DELIMITER = "__"
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     embed: EmbedConfig = Field(default_factory=EmbedConfig)
     remember: RememberConfig = Field(default_factory=RememberConfig)
     sessions: SessionConfig = Field(default_factory=SessionConfig)
+    webhooks: WebhookConfig = Field(default_factory=WebhookConfig)
     recall: RecallConfig = Field(default_factory=RecallConfig)
     rerank: RerankConfig = Field(default_factory=RerankConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)

@@ -7,15 +7,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from app import telemetry
+from app import telemetry, work_metrics
 from app.clock import now
 from app.idempotency import expire_idempotency
 from app.recall import tend_large_subjects
-from app.remember import backlog
+from app.remember import backlog, end_idle_sessions
+from app.webhooks import forget_events, pending
 from workers.context import Context
 
 EMBED_BATCH = 32
 EXPIRE_BATCH = 1000
+SESSION_BATCH = 200
 
 Work = Callable[[Context, datetime], Awaitable[int]]
 
@@ -57,6 +59,37 @@ async def idempotency(context: Context, moment: datetime) -> int:
             return done
 
 
+async def sessions(context: Context, moment: datetime) -> int:
+    """End conversations whose idle time is over."""
+    done = 0
+    while True:
+        ended = await end_idle_sessions(context.database, now=moment, limit=SESSION_BATCH)
+        done += ended
+        if ended < SESSION_BATCH:
+            return done
+
+
+async def webhooks(context: Context, moment: datetime) -> int:
+    """Tell what happened to whom it is to be told, until nothing is due."""
+    waiting, _ = await pending(context.database, now=moment)
+    if not waiting:
+        return 0
+    courier, done = await context.courier(), 0
+    while under_way := await courier.deliver(now=now()):
+        done = max(done, under_way)
+    return done
+
+
+async def events(context: Context, moment: datetime) -> int:
+    """Forget events whose time is over, with the log of their deliveries."""
+    done = 0
+    while True:
+        expired = await forget_events(context.database, context.settings.webhooks, now=moment, limit=EXPIRE_BATCH)
+        done += expired
+        if expired < EXPIRE_BATCH:
+            return done
+
+
 async def large_subjects(context: Context, moment: datetime) -> int:
     """Move subjects that outgrew the exact scan to index and postings, and refresh the statistics of those that did."""
     counts = await tend_large_subjects(context.database, context.settings.recall, now=moment)
@@ -68,6 +101,9 @@ async def gauges(context: Context, moment: datetime) -> int:
     waiting, oldest_seconds = await backlog(context.database, now=moment)
     telemetry.EMBEDDING_PENDING.set(waiting)
     telemetry.EMBEDDING_OLDEST_PENDING_SECONDS.set(oldest_seconds)
+    waiting, oldest_seconds = await pending(context.database, now=moment)
+    work_metrics.WEBHOOKS_PENDING.set(waiting)
+    work_metrics.WEBHOOKS_OLDEST_SECONDS.set(oldest_seconds)
     return 0
 
 
@@ -76,4 +112,7 @@ JOBS: tuple[Job, ...] = (
     Job("gauges", every_seconds=15, once=False, run=gauges),
     Job("idempotency", every_seconds=3600, once=True, run=idempotency),
     Job("large_subjects", every_seconds=300, once=True, run=large_subjects),
+    Job("sessions", every_seconds=60, once=True, run=sessions),
+    Job("webhooks", every_seconds=1, once=False, run=webhooks),
+    Job("events", every_seconds=3600, once=True, run=events),
 )

@@ -12,10 +12,11 @@ from app.api.body import Identifier
 from app.api.deps import Mneme, Reader, Services, walled_router
 from app.api.problems import problems
 from app.api.reply import reply
-from app.api.schemas import ContextIn, ProfileParameters, ProfileQuery, zone_of
+from app.api.schemas import ContextIn, ProfileParameters, ProfileQuery
 from app.api.sessions import as_items
 from app.clock import now
 from app.guard import Caller
+from app.language import zone_of
 from app.memory import Memory
 from app.recall import Context, ContextRequest, Query, make_context
 from app.remember import Conversation

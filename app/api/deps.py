@@ -25,6 +25,7 @@ from app.errors import Forbidden, Unauthenticated
 from app.guard import OPEN_DOOR, Caller, Keyring
 from app.recall import Recaller
 from app.remember import Rememberer, Sessions, Shelf
+from app.webhooks import Webhooks
 
 CALLER: Final = "mneme.caller"
 """Where a wall leaves the Caller in the ASGI scope."""
@@ -65,6 +66,7 @@ class Services:
     rememberer: Rememberer
     shelf: Shelf
     sessions: Sessions
+    webhooks: Webhooks
     recaller: Recaller
     keyring: Keyring
     cursor_secret: bytes
@@ -120,7 +122,7 @@ class WalledRoute(APIRoute):
     def _wall(self) -> Wall:
         wall = wall_of(self.dependant)
         if wall is None:
-            raise TypeError(f"{self.path} has no wall: take a Reader, Writer, Deleter, Operator or Anybody")
+            raise TypeError(f"{self.path} has no wall: take a Reader, Writer, Deleter, Operator, Admin or Anybody")
         return wall
 
     def _direct(self) -> ASGIApp:
@@ -200,6 +202,7 @@ Reader = Annotated[Caller, Depends(Wall("read"))]
 Writer = Annotated[Caller, Depends(Wall("write"))]
 Deleter = Annotated[Caller, Depends(Wall("delete"))]
 Operator = Annotated[Caller, Depends(Wall("ops"))]
+Admin = Annotated[Caller, Depends(Wall("admin"))]
 Anybody = Annotated[Caller, Depends(Wall(None))]
 
 

@@ -4,17 +4,15 @@ Invariant: nothing is silently ignored or cut: an unknown field, a blank scope o
 """
 
 import math
-import re
-from datetime import timedelta, timezone, tzinfo
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from fastapi import Query as Parameter
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.api.body import Identifier, Moment, Wire
+from app.language import zone_of
 from app.memory import ContentType, Kind
 from app.recall import Clock, Filters, Fusion, TimeDecay
 from app.remember import DEFAULT_KIND, NewMemory
@@ -51,19 +49,11 @@ def _flat_enough(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return value
 
 
-def zone_of(name: str) -> tzinfo:
-    """The zone of a name such as Asia/Shanghai or of an offset such as +08:00; raises PydanticCustomError."""
-    try:
-        if offset := re.fullmatch(r"([+-])(\d\d):(\d\d)", name, re.ASCII):
-            shift = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
-            return timezone(-shift if offset[1] == "-" else shift)
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown, outside of the folder of zones, or a folder in it
-        raise PydanticCustomError("timezone", "must be like Asia/Shanghai or +08:00") from None
-
-
 def _zone_name(name: str) -> str:
-    zone_of(name)
+    try:
+        zone_of(name)
+    except ValueError:
+        raise PydanticCustomError("timezone", "must be like Asia/Shanghai or +08:00") from None
     return name
 
 

@@ -15,9 +15,10 @@ from app.api.body import Identifier, Moment, Wire
 from app.api.deps import Mneme, Reader, Writer, walled_router
 from app.api.problems import problems
 from app.api.reply import reply
-from app.api.schemas import TOKENS_MAX, ZoneName, not_blank, zone_of
+from app.api.schemas import TOKENS_MAX, ZoneName, not_blank
 from app.clock import now
 from app.guard import Caller
+from app.language import zone_of
 from app.recall import ContextRequest, make_context
 from app.remember import Conversation, Message, Window
 

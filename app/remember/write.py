@@ -5,7 +5,7 @@ idempotent answer commit together or not at all. Writes of one subject take turn
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -15,11 +15,15 @@ from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable, MnemeError
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_once, stored_answer, stored_answers
-from app.remember.group import Groups
+from app.remember.group import LIGHT, Groups
 from app.remember.judge import judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
 from app.remember.settle import settled
 from app.remember.store import store
+from app.webhooks import Event, Subscriptions, tell
+
+Within = Callable[[Transaction, Sequence[Written]], Awaitable[None]]
+"""What else is written in the transaction of a request, told what became of its memories."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +36,8 @@ class Request:
     now: datetime
     idempotency: Idempotency | None
     drafts: list[Draft]
+    within: Within | None = None
+    heard: bool = False  # whether somebody wants to be told
     judged: bool = False
 
     @staticmethod
@@ -72,8 +78,22 @@ class Request:
                 draft.windows = windows
         self.judged = True
 
-    def conclude(self, stored: Iterator[Written]) -> Answer | MnemeError:
-        """The answer; raises what it refuses with, unless nothing was stored anyway."""
+    def events(self) -> list[Event]:
+        """What somebody may want to know of it."""
+        found = []
+        for draft in self.kept:
+            assert draft.subject_id is not None
+            whose = {"user_id": draft.new.user_id, "agent_id": draft.new.agent_id}
+            if draft.twin_id is None:
+                data = {"memory_id": str(draft.memory_id), "kind": draft.new.kind, "key": draft.new.key, **whose}
+                found.append(Event("memory.created", draft.subject_id, data, self.now))
+            for memory_id in draft.retired:
+                data = {"memory_id": str(memory_id), "superseded_by": str(draft.memory_id), **whose}
+                found.append(Event("memory.deprecated", draft.subject_id, data, self.now))
+        return found
+
+    def conclude(self, stored: Iterator[Written]) -> tuple[Answer | MnemeError, list[Written]]:
+        """The answer and what became of each; raises what it refuses with, unless nothing was stored anyway."""
         written = [
             Written("filtered", None, reason=draft.reason)
             if draft.outcome == "filtered"
@@ -81,11 +101,11 @@ class Request:
             for draft in self.drafts
         ]
         try:
-            return self.answer(written)
+            return self.answer(written), written
         except MnemeError as refusal:
             if self.kept:
                 raise
-            return refusal
+            return refusal, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +116,11 @@ class Rememberer:
     embedder: Embedder
     generation: Generation
     config: RememberConfig
+    subscriptions: Subscriptions = field(init=False, repr=False, compare=False)
     _groups: Groups[Request, Answer] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "subscriptions", Subscriptions(self.database))
         object.__setattr__(self, "_groups", Groups(self.database, self._store))
 
     async def remember(
@@ -109,9 +131,11 @@ class Rememberer:
         *,
         now: datetime,
         idempotency: Idempotency | None = None,
+        within: Within | None = None,
     ) -> Answer:
         """Store memories in one transaction and return `answer` of what became of each, in order.
 
+        `within` writes more in the same transaction, which then serves no other request; what it raises undoes all.
         What Mneme itself put into a prompt is taken out of a text; one that says nothing else, or only small talk, is
         `filtered`.
         An embedder that is down or slower than the deadline leaves them `pending` for the worker. Raises
@@ -122,9 +146,12 @@ class Rememberer:
                 return stored
             settled_items = [settled(item, self.config, now) for item in items]
             request = Request.of(caller, settled_items, answer, now, idempotency)
+            request.within = within
             await self._embed(request.kept)
+            request.heard = await self.subscriptions.hears(caller.tenant_id)
+            weight = len(items) if within is None else LIGHT + len(items)
             result = await self._groups.commit(
-                caller.tenant_id, request, locks=request.locks, unlike=request.slots, weight=len(items)
+                caller.tenant_id, request, locks=request.locks, unlike=request.slots, weight=weight
             )
         if not result.replayed:
             for draft in request.drafts:
@@ -148,11 +175,15 @@ class Rememberer:
         stored = iter(await store(transaction, tenant_id, drafts, self.generation.generation_id))
         keep = []
         for request in new:
-            answers[request] = answer = request.conclude(stored)
+            answer, written = request.conclude(stored)
+            answers[request] = answer
+            if request.within is not None:
+                await request.within(transaction, written)
             if request.idempotency is not None and isinstance(answer, Answer):
                 keep.append((request.idempotency, answer, request.now))
         if keep:
             await keep_answers(transaction, tenant_id, keep)
+        await tell(transaction, tenant_id, [event for request in new if request.heard for event in request.events()])
         return [answers[request] for request in requests]
 
     async def _embed(self, drafts: Sequence[Draft]) -> None:

@@ -15,6 +15,7 @@ class Endpoint:
     """What the server received, and the scripts of its next answers (the last one repeats)."""
 
     def __init__(self, well: Script) -> None:
+        self.raw: list[bytes] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.scripts: list[Script] = [well]
@@ -48,7 +49,8 @@ def serving(path: str, well: Script) -> Iterator[Endpoint]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            endpoint.raw.append(self.rfile.read(int(self.headers["content-length"])))
+            body = json.loads(endpoint.raw[-1])
             code, headers, answer = endpoint.answer(
                 body, {**{key.lower(): value for key, value in self.headers.items()}, "path": self.path}
             )

@@ -1,0 +1,67 @@
+"""What operations sees of slow work: every Prometheus metric of operations, extraction and webhooks as an object.
+
+Invariant: as in app.telemetry, no label holds text, and bounded label sets start at zero.
+"""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from app.telemetry import LATENCY_SECONDS
+
+OPERATIONS_SUBMITTED = Counter("mneme_operations_submitted_total", "Operations accepted.", ["kind"])
+OPERATION_ATTEMPTS = Counter(
+    "mneme_operation_attempts_total", "Attempts at operations; `retried` will be tried again.", ["kind", "outcome"]
+)
+OPERATION_SECONDS = Histogram(
+    "mneme_operation_attempt_seconds",
+    "Time of one attempt.",
+    ["kind"],
+    buckets=(0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300),
+)
+OPERATIONS_WAITING = Gauge(
+    "mneme_operations",
+    "Operations that have not ended, in the whole database: use max(), never sum().",
+    ["state"],
+    multiprocess_mode="livemax",
+)
+OPERATIONS_OLDEST_SECONDS = Gauge(
+    "mneme_operations_oldest_queued_seconds",
+    "Age of the oldest queued operation: use max(), never sum().",
+    multiprocess_mode="livemax",
+)
+EXTRACTIONS = Counter(
+    "mneme_extractions_total", "Conversations read, by what was found; failed is never no_facts.", ["outcome"]
+)
+EXTRACTED_FACTS = Counter("mneme_extracted_facts_total", "Facts found, by what became of them.", ["outcome"])
+
+WEBHOOK_DELIVERIES = Counter(
+    "mneme_webhook_deliveries_total", "Attempts to tell a webhook; `retried` will be tried again.", ["outcome"]
+)
+WEBHOOK_DURATION_SECONDS = Histogram("mneme_webhook_duration_seconds", "Time of one attempt.", buckets=LATENCY_SECONDS)
+WEBHOOKS_DISABLED = Counter("mneme_webhooks_disabled_total", "Webhooks switched off, by why.", ["reason"])
+WEBHOOKS_PENDING = Gauge(
+    "mneme_webhook_pending",
+    "Deliveries that wait, in the whole database: use max(), never sum().",
+    multiprocess_mode="livemax",
+)
+WEBHOOKS_OLDEST_SECONDS = Gauge(
+    "mneme_webhook_oldest_pending_seconds",
+    "Age of the oldest event not told yet: use max(), never sum().",
+    multiprocess_mode="livemax",
+)
+
+_BOUNDED: Final = (
+    (OPERATIONS_SUBMITTED, (("extract",),)),
+    (OPERATION_ATTEMPTS, tuple(
+        ("extract", outcome) for outcome in ("succeeded", "failed", "retried", "lost", "put_back")
+    )),
+    (OPERATIONS_WAITING, (("queued",), ("running",))),
+    (EXTRACTIONS, (("facts",), ("no_facts",), ("failed",))),
+    (EXTRACTED_FACTS, (("created",), ("duplicate",), ("superseded",), ("filtered",))),
+    (WEBHOOK_DELIVERIES, (("delivered",), ("failed",), ("retried",), ("lost",))),
+    (WEBHOOKS_DISABLED, (("failing",), ("gone",))),
+)  # fmt: skip
+for _metric, _label_sets in _BOUNDED:
+    for _labels in _label_sets:
+        _metric.labels(*_labels)
