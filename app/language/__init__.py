@@ -2,7 +2,7 @@
 
 from app.language.dates import DayMention, NamedDays, day_mentions, named_days
 from app.language.question import questions
-from app.language.tokens import TOKENIZER_VERSION, fold, grams, normalise, stem, words
+from app.language.tokens import TOKENIZER_VERSION, fold, fold_aligned, grams, normalise, stem, words
 from app.language.weights import (
     DIMENSIONS,
     KeywordQuery,
@@ -25,6 +25,7 @@ __all__ = [
     "QueryCode",
     "day_mentions",
     "fold",
+    "fold_aligned",
     "grams",
     "keyword_query",
     "keyword_vector",

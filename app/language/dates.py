@@ -13,7 +13,7 @@ from datetime import date, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from app.language.tokens import fold
+from app.language.tokens import fold, fold_aligned
 
 _SECONDS_PER_DAY = 86_400
 
@@ -51,7 +51,7 @@ class DayMention:
 
 def day_mentions(text: str, today: date | None) -> tuple[DayMention, ...]:
     """The days that a statement names, in order; relative ones only if the day on which it was made is known."""
-    folded, origin = _folded(text)
+    folded, origin = fold_aligned(text)
     if not (_HINT.search(folded) or _HINT_AHEAD.search(folded)):
         return ()
     found = []
@@ -69,12 +69,6 @@ def day_mentions(text: str, today: date | None) -> tuple[DayMention, ...]:
                         found.append(DayMention(origin[match.start()], origin[match.end() - 1] + 1, days, depends))
             folded = pattern.sub(lambda match: " " * len(match[0]), folded)
     return tuple(sorted(found, key=lambda mention: mention.start))
-
-
-def _folded(text: str) -> tuple[str, list[int]]:
-    """The text character by character in one spelling, and which character of it each one comes from."""
-    pieces = [fold(character) for character in text]
-    return "".join(pieces), [at for at, piece in enumerate(pieces) for _ in piece]
 
 
 def named_days(text: str, today: date) -> tuple[NamedDays, ...]:

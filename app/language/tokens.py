@@ -73,6 +73,15 @@ def fold(text: str) -> str:
     return _simplify(text)
 
 
+def fold_aligned(text: str) -> tuple[str, list[int]]:
+    """The fold of a text character by character, and from which character of the text each one of it comes."""
+    folded = fold(text)
+    if len(folded) == len(text):
+        return folded, list(range(len(text)))
+    pieces = [fold(character) for character in text]
+    return "".join(pieces), [at for at, piece in enumerate(pieces) for _ in piece]
+
+
 def _simplify(text: str) -> str:
     # Most texts hold no traditional character, and asking the set first is 30 times faster than translating.
     return text if _TRADITIONAL.isdisjoint(text) else text.translate(_TO_SIMPLIFIED)

@@ -1,0 +1,222 @@
+"""Facts of a conversation by rules, without a model: what the user stated, wanted kept, or what changed; pure.
+
+Invariant: a fact is what was said, sentence by sentence, in the speaker's words and person; only days are spelled out
+beside their words, and a clause that lost its subject gets it back. Nobody's question or supposition becomes a fact.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import tzinfo
+
+from app.language import fold
+from app.remember.conversation import Extraction, Fact, Message, Skip, Skipped, Trigger
+from app.remember.entities import NEW, entities
+from app.remember.importance import importance
+from app.remember.kinds import DEFAULT_KIND
+from app.remember.sentences import (
+    Subject,
+    asked_to_keep,
+    clauses,
+    is_command,
+    points_back,
+    sentences,
+    shown_folded,
+    stated,
+    subject,
+)  # fmt: skip
+from app.remember.served import without_served
+from app.remember.slots import slot
+from app.remember.triggers import ASKED_NOT_TO, ATTRIBUTE, DONE_FOR_THE_USER, EVENTS, LASTING, SECRET, TRIGGERS
+from app.remember.triviality import trivial
+from app.remember.when import dated, days_of, names_days
+
+SPEAKER = {True: "助手：", False: "Assistant: "}
+"""Before what an assistant says to have done, by whether it is Chinese: else its 'I' would be taken for the user's."""
+
+_ASKED_NOT_TO, _SECRET, _EVENTS = ASKED_NOT_TO.pattern, SECRET.pattern, EVENTS.pattern
+_LASTING, _ATTRIBUTE, _DONE = LASTING.pattern, ATTRIBUTE.pattern, DONE_FOR_THE_USER.pattern
+_ROWS = [(row, row.words.pattern) for row in TRIGGERS]
+_HAN = re.compile(r"[\u3400-\u9fff]")
+_MATERIAL = re.compile(r"[:：“「『\"]")
+_NAMES = re.compile(r"我|是|为|叫|[:：]|\b(?:i|my|is|are|was)\b")
+"""What a sentence says of a code or number, if it is more than a search for it."""
+_OWN = re.compile(r"我|\b(?:i|my|our)\b")
+_NOTHING_SAID = re.compile(
+    r"^[^，,]{0,6}(?:喜欢|喜爱|热爱|讨厌|反感|习惯|不爱)[。.!！~了啊呀的]*$|\b(?:like|love|prefer|enjoy|hate|eat|drink)[.!\s]*$"
+)
+_NO_SUBJECT = re.compile(
+    r"^(?:现在|目前|今年|也|还|都|很|最|特别|非常|比较|不|没|一直|平时|从来)*(?:住|叫|是|在|喜欢|讨厌|爱|怕|吃|喝|只|会|能|有|养|对|来自"
+    r"|从事|毕业|工作|生日|老家|邮箱|电话|手机|职业|\d{1,3}岁|打算|计划|准备|想|要)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A statement and why it is worth keeping; `order`: its speaker wants it kept or obeyed."""
+
+    text: str
+    kind: str
+    trigger: Trigger
+    key: str | None = None
+    order: bool = False
+
+
+def facts_by_rules(messages: Sequence[Message], zone: tzinfo) -> Extraction:
+    """The facts that TRIGGERS and SLOTS find; days count from each message's time in `zone`."""
+    reading = _Reading(zone)
+    for index, message in enumerate(messages):
+        reading.read(index, message)
+    return Extraction(tuple(reading.facts), tuple(reading.skipped))
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What was stated, where, and how many facts there were before it."""
+
+    index: int
+    message: Message
+    text: str
+    facts_before: int
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far a conversation was read: its facts, and what later sentences may refer to."""
+
+    zone: tzinfo
+    facts: list[Fact] = field(default_factory=list)
+    skipped: dict[Skipped, None] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    last: _Statement | None = None
+
+    def read(self, index: int, message: Message) -> None:
+        said = without_served(message.content)
+        reason: Skip | None = None
+        if message.role in {"system", "tool"}:
+            reason = "system_text" if message.role == "system" else "tool_text"
+        elif not said.strip():
+            reason = "served_memory" if message.content.strip() else "trivial"
+        elif message.role == "assistant":
+            reason = self._read_assistant(index, message, said)
+        elif _ASKED_NOT_TO.search(fold(said)):
+            reason = "asked_not_to"
+        elif trivial(said):
+            reason = "trivial"
+        else:
+            self._read_user(index, message, said)
+        if reason is not None:
+            self._skip(index, reason)
+        self.seen.update(entities(said, NEW))
+
+    def _skip(self, index: int, reason: Skip) -> None:
+        self.skipped[Skipped(index, reason)] = None
+
+    def _read_user(self, index: int, message: Message, said: str) -> None:
+        facts, skips = len(self.facts), len(self.skipped)
+        meant, requested, items = self.last, False, 0
+        for sentence in sentences(said):
+            asked = asked_to_keep(sentence)
+            if asked is not None and not asked.rest:
+                meant, requested = self.last, True
+                continue
+            if trivial(sentence):
+                continue
+            text, reason = (sentence, None) if requested else _statement(sentence)
+            text = text if asked is None else asked.rest
+            if asked is None and reason is not None:
+                self._skip(index, reason)
+                if reason == "command" and _MATERIAL.search(sentence):
+                    break  # what follows is what the task is about
+                continue
+            items += requested
+            self._state(index, message, text, wanted=requested or asked is not None)
+        if requested and not items and meant is not None:  # 「请记住」 alone: what was said last is meant
+            self._state(meant.index, meant.message, meant.text, wanted=True)
+        elif (len(self.facts), len(self.skipped)) == (facts, skips):
+            self._skip(index, "nothing_new")
+
+    def _read_assistant(self, index: int, message: Message, said: str) -> Skip | None:
+        """Keep what the assistant says to have done; nothing else that it says is a fact."""
+        reason: Skip | None = "not_said_by_user"
+        for sentence in sentences(said):
+            text, asks = stated(sentence)
+            if asks is None and _DONE.search(fold(text)) and not _SECRET.search(fold(text)):
+                who = SPEAKER[bool(_HAN.search(text))]
+                self._keep(index, message, Found(f"{who}{text}", "task_state", "task_state"))
+                reason = None
+        return reason
+
+    def _state(self, index: int, message: Message, text: str, *, wanted: bool) -> None:
+        """Keep what a statement says, together with the one before it if it only points there."""
+        before = len(self.facts)
+        if points_back(text) or subject(text) == "pronoun":
+            if self.last is None or self.last.index != index:
+                return  # nobody can say who or what is meant
+            joint = "。" if _HAN.search(text) else ". "
+            text = f"{self.last.text.rstrip('。.!！ ')}{joint}{text}"
+            before = self.last.facts_before
+            self.facts[before:] = [fact for fact in self.facts[before:] if fact.key is not None]
+        self.last = _Statement(index, message, text, before)
+        found = self._found(text, message)
+        if wanted:
+            found = found or [Found(text, DEFAULT_KIND, "request")]
+            found = [replace(one, trigger="request", order=True) for one in found]
+        for one in found:
+            self._keep(index, message, one)
+
+    def _keep(self, index: int, message: Message, found: Found) -> None:
+        told = dated(found.text, message.at, self.zone)
+        fact = Fact(
+            content=told.text, kind=found.kind, key=found.key, trigger=found.trigger, event_at=told.event_at,
+            importance=importance(found.kind, found.text, requested=True if found.order else None),
+            entities=entities(found.text), message_index=index, role=message.role,
+        )  # fmt: skip
+        same = next((n for n, f in enumerate(self.facts) if (f.message_index, f.content) == (index, told.text)), None)
+        if same is None:
+            self.facts.append(fact)
+        elif fact.importance >= self.facts[same].importance:
+            self.facts[same] = fact
+
+    def _found(self, text: str, message: Message) -> list[Found]:
+        """What is worth keeping of a statement: clause by clause where each stands for itself, else as a whole."""
+        who = subject(text)
+        parts = [_with_subject(part, who) for part in clauses(text)]
+        if len(parts) > 1:
+            apart = [self._worth(part, subject(part)) for part in parts]
+            days = {days_of(part, message.at, self.zone) for part in parts} - {frozenset()}
+            subjects = {subject(part) for part in parts if _OWN.search(fold(part))} & {"user", "other"}
+            found = [one for one in apart if one is not None]
+            if len(found) == len(parts) and (any(one.key for one in found) or len(days) > 1 or len(subjects) > 1):
+                return found
+        one = self._worth(text, who)
+        return [] if one is None else [one]
+
+    def _worth(self, text: str, who: Subject) -> Found | None:
+        folded = shown_folded(text).strip()
+        if who == "reported" or _SECRET.search(folded):
+            return None
+        if who in {"other", "pronoun"}:
+            lasting = _LASTING.search(folded) or _EVENTS.search(folded) or names_days(text)
+            return Found(text, DEFAULT_KIND, "other_person") if lasting else None
+        if (key := slot(folded)) is not None:
+            return Found(text, "profile", "slot", key)
+        for row, pattern in _ROWS:
+            if pattern.search(folded) and not _NOTHING_SAID.search(folded):
+                return Found(text, row.kind, row.trigger, order=row.order)
+        told_of = _ATTRIBUTE.search(folded) or (names_days(text) and (who == "user" or _EVENTS.search(folded)))
+        names = _NAMES.search(folded) and not self.seen.issuperset(entities(text, NEW))
+        if told_of or names:
+            return Found(text, DEFAULT_KIND, "entity")
+        return None
+
+
+def _statement(sentence: str) -> tuple[str, Skip | None]:
+    return (sentence, "command") if is_command(sentence) else stated(sentence)
+
+
+def _with_subject(clause: str, who: Subject) -> str:
+    """A clause that leaves out the speaker, as Chinese does after the first one, with 我 before it."""
+    if who == "user" and _NO_SUBJECT.match(clause) and subject(clause) == "nobody":
+        return f"我{clause}"
+    return clause
