@@ -61,7 +61,13 @@ OPERATION_DURATION_SECONDS = Histogram(
     ["operation", "outcome"],
     buckets=LATENCY_SECONDS,
 )
+WRITE_OUTCOMES: Final = ("created", "duplicate", "superseded", "outdated", "filtered", "quarantined")
 MEMORY_WRITES = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
+CONFLICT_SOURCES: Final = ("key", "same_text", "update_words", "opposite", "nli", "llm")
+CONFLICTS = Counter(
+    "mneme_conflicts_total", "Memories that a new one overruled, or would have overruled.", ["source", "verdict"]
+)
+RESTORED = Counter("mneme_memories_restored_total", "Memories brought back by hand.", ["status"])
 WRITE_GROUP_SIZE = Histogram(
     "mneme_write_group_size", "Writes that shared one transaction.", buckets=(1, 2, 4, 8, 16, 32, 64)
 )
@@ -136,6 +142,10 @@ LLM_DURATION_SECONDS = Histogram(
 LLM_TOKENS = Counter("mneme_llm_tokens_total", "Tokens as the endpoint counts them.", ["purpose", "direction"])
 LLM_COST = Counter("mneme_llm_cost_total", "What the tokens cost, in the currency of the configured prices.")
 LLM_ANSWERS = Counter("mneme_llm_answers_total", "Answers read, by what was wrong with them.", ["fault"])
+EXTRACTION_FACTS = Counter("mneme_extraction_facts_total", "Facts read out of conversations, by who.", ["source"])
+EXTRACTION_DEGRADED = Counter(
+    "mneme_extraction_degraded_total", "Extractions without all that is configured.", ["reason"]
+)
 CIRCUIT_BREAKER_STATE = Gauge(
     "mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"], multiprocess_mode="livemax"
 )
@@ -172,7 +182,9 @@ JOB_LEASE_LOST = Counter("mneme_job_lease_lost_total", "Runs that lost their lea
 _BOUNDED: Final = (
     (AUTH_FAILURES, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
     (OPERATION_DURATION_SECONDS, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
-    (MEMORY_WRITES, (("created",), ("duplicate",), ("superseded",), ("filtered",), ("quarantined",))),
+    (MEMORY_WRITES, tuple((outcome,) for outcome in WRITE_OUTCOMES)),
+    (CONFLICTS, tuple((source, verdict) for source in CONFLICT_SOURCES for verdict in ("retired", "review"))),
+    (RESTORED, (("deprecated",), ("duplicate",), ("archived",))),
     (WRITE_GROUP_LEFT, (("locked",), ("failed",))),
     (FEEDBACK, (("useful",), ("wrong",), ("outdated",))),
     (SESSION_MESSAGES, (("user",), ("assistant",), ("tool",), ("system",))),
@@ -197,6 +209,8 @@ _BOUNDED: Final = (
     )),
     (LLM_TOKENS, tuple((purpose, direction) for purpose in PURPOSES for direction in ("input", "output"))),
     (LLM_ANSWERS, tuple((fault,) for fault in ("none", "wrapped", "empty", "cut_off", "not_json", "wrong_shape"))),
+    (EXTRACTION_FACTS, (("rules",), ("model",), ("rejected",))),
+    (EXTRACTION_DEGRADED, (("llm_unavailable",),)),
     (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",), ("llm",))),
     (CIRCUIT_BREAKER_TRANSITIONS, tuple(
         (name, state) for name in ("embedding", "rerank", "llm") for state in ("closed", "half_open", "open")

@@ -35,18 +35,20 @@ IfMatch = Annotated[str | None, Header(alias="If-Match", description='The ETag t
 
 
 class Related(BaseModel):
-    """Another memory and how it stands to this one."""
+    """Another memory and how it stands to this one: `duplicate` is what was offered, kept beside the one that says it;
+    this one `supersedes` it or is `superseded_by` it; it may say the same (`candidate`); this one would have overruled
+    it, but that needs a decision (`review`)."""
 
     id: UUID
-    relation: Literal["duplicate", "supersedes"]
+    relation: Literal["duplicate", "supersedes", "superseded_by", "candidate", "review"]
 
 
 class WriteAnswer(BaseModel):
     """What became of a memory. For a duplicate, `id` and `memory` are those of the one that already says it; `filtered`
-    was not stored and has none."""
+    was not stored and has none; `outdated` is kept for history only, because a newer memory overrules it."""
 
     id: UUID | None
-    outcome: Literal["created", "duplicate", "superseded", "filtered", "quarantined"]
+    outcome: Literal["created", "duplicate", "superseded", "outdated", "filtered", "quarantined"]
     memory: Memory | None
     related: list[Related]
     reason: Literal["served_memory"] | None = Field(
@@ -102,7 +104,10 @@ class HistoryAnswer(BaseModel):
     operation_id="write_memory",
     status_code=HTTPStatus.CREATED,
     response_model=WriteAnswer,
-    responses={200: {"model": WriteAnswer, "description": "Nothing new: duplicate or filtered."}, **problems(409, 422)},
+    responses={
+        200: {"model": WriteAnswer, "description": "Nothing new: duplicate, outdated or filtered."},
+        **problems(409, 422),
+    },
 )
 async def write_memory(
     services: Mneme, caller: Writer, request: Request, body: MemoryIn, idempotency_key: IdempotencyKey = None
@@ -118,7 +123,7 @@ async def write_memory(
 
     result = await services.rememberer.remember(
         caller, [body.to_new(user_id, agent_id)], answer, now=now(),
-        idempotency=await _idempotency(request, caller, idempotency_key),
+        idempotency=await idempotency_of(request, caller, idempotency_key),
     )  # fmt: skip
     memory_id = (shown or orjson.loads(result.body))["id"]  # replayed: as it was stored
     telemetry.annotate(memory_id=memory_id)
@@ -160,7 +165,7 @@ async def write_memories(
         return _answered(answer([]), {})
     result = await services.rememberer.remember(
         caller, [new for _, new in accepted], answer, now=now(),
-        idempotency=await _idempotency(request, caller, idempotency_key),
+        idempotency=await idempotency_of(request, caller, idempotency_key),
     )  # fmt: skip
     return _answered(result, {})
 
@@ -263,7 +268,8 @@ def _answered(answer: Answer, headers: dict[str, str]) -> Response:
     return Response(answer.body, answer.status, headers, "application/json")
 
 
-async def _idempotency(request: Request, caller: Caller, key: str | None) -> Idempotency | None:
+async def idempotency_of(request: Request, caller: Caller, key: str | None) -> Idempotency | None:
+    """The Idempotency-Key of a request, bound to its path and body; raises Invalid."""
     if key is None:
         return None
     if not 1 <= len(key) <= 255 or not key.isascii() or not key.isprintable():

@@ -15,8 +15,9 @@ from uuid_utils.compat import uuid7
 from app.database import Database, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
-from app.remember.judge import judge
+from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig
+from app.remember.store import retire
 from app.wire import halfvec
 
 ACTOR = "worker"
@@ -45,16 +46,21 @@ class Filler:
         async with self.database.read(tenant_id) as transaction:
             rows = await transaction.fetch(_TEXTS, tenant_id=tenant_id, **_named(claims))
         for row in rows:
-            draft = Draft(NewMemory(user_id=row["user_id"], agent_id=row["agent_id"], content=row["content"],
-                                    kind=row["kind"], key=row["key"]), ACTOR, now)  # fmt: skip
-            draft.memory_id, draft.subject_id = row["memory_id"], row["subject_id"]
+            new = NewMemory(
+                user_id=row["user_id"], agent_id=row["agent_id"], content=row["content"], kind=row["kind"],
+                key=row["key"], event_at=row["event_at"],
+            )  # fmt: skip
+            draft = Draft(new, ACTOR, now)
+            draft.memory_id, draft.subject_id, draft.stated_at = row["memory_id"], row["subject_id"], row["created_at"]
             try:
                 draft.windows = (await self.embedder.embed_documents([row["content"]]))[0]
             except EmbeddingUnavailable as error:
                 await self._put_back(tenant_id, draft, attempts[draft.memory_id], error.code, now)
                 continue
             async with self.database.write(tenant_id, subject_lock(tenant_id, row["user_id"])) as transaction:
-                await self._finish(transaction, tenant_id, draft, row["version"], now)
+                finished = await self._finish(transaction, tenant_id, draft, row["version"], now)
+            if finished:
+                count_conflicts(draft)
         gone = attempts.keys() - {row["memory_id"] for row in rows}
         if gone:  # deleted, or edited and embedded, while they waited
             async with self.database.write(tenant_id) as transaction:
@@ -62,30 +68,37 @@ class Filler:
 
     async def _finish(
         self, transaction: Transaction, tenant_id: UUID, draft: Draft, version: int, now: datetime
-    ) -> None:
-        judged = Draft(draft.new, ACTOR, now)
-        judged.windows = draft.windows
-        await judge(transaction, tenant_id, [judged], self.generation, self.config, besides=draft.memory_id)
-        near_duplicate = judged.status == "duplicate"
+    ) -> bool:
+        """Judge and write what has its vector now; False: it was changed meanwhile and stays in the queue."""
+        await judge(transaction, tenant_id, [draft], self.generation, self.config, besides=draft.memory_id)
         changed = await transaction.execute(
             _FINISH,
             tenant_id=tenant_id,
             subject_id=draft.subject_id,
             memory_id=draft.memory_id,
             version=version,
-            status="duplicate" if near_duplicate else "active",
+            status=draft.status,
             embedding=halfvec(draft.windows[0]),
             generation_id=self.generation.generation_id,
             window_count=len(draft.windows),
             window_numbers=list(range(2, len(draft.windows) + 1)),
             window_embeddings=[halfvec(window) for window in draft.windows[1:]],
-            twin_id=judged.twin_id if near_duplicate else None,
+            twin_id=draft.twin_id,
+            links=[link.memory_id for link in draft.links],
+            relations=[link.relation for link in draft.links],
+            others=[link.other_id for link in draft.links],
+            action={"duplicate": "duplicate", "deprecated": "deprecated"}.get(draft.status, "embedded"),
+            detail={}
+            if draft.outdated_by is None
+            else {"reason": draft.outdated_by[1], "by": str(draft.outdated_by[0])},
             event_id=uuid7(),
             actor=ACTOR,
             now=now,
         )
         if changed:
+            await retire(transaction, tenant_id, [draft])
             await transaction.execute(_UNQUEUE, tenant_id=tenant_id, memories=[draft.memory_id])
+        return bool(changed)
 
     async def _put_back(self, tenant_id: UUID, draft: Draft, attempts: int, reason: str, now: datetime) -> None:
         wait_seconds = min(LONGEST_WAIT_SECONDS, 2.0 ** min(attempts, 12))
@@ -124,7 +137,8 @@ _CLAIM = sql("""
     RETURNING q.tenant_id, q.subject_id, q.memory_id, q.attempts
 """)
 _TEXTS = sql("""
-    SELECT m.subject_id, m.memory_id, s.user_id, m.agent_id, m.content, m.kind, m.key, m.version
+    SELECT m.subject_id, m.memory_id, s.user_id, m.agent_id, m.content, m.kind, m.key, m.version, m.event_at,
+           m.created_at
     FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS named (subject_id, memory_id)
     JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = named.subject_id AND m.memory_id = named.memory_id
     JOIN subjects s ON s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id
@@ -133,7 +147,9 @@ _TEXTS = sql("""
 _FINISH = sql("""
     WITH finished AS (
         UPDATE memories SET embedding = :embedding, generation_id = :generation_id, window_count = :window_count,
-                            status = :status
+                            status = cast(:status AS text),
+                            deprecated_at = CASE WHEN cast(:status AS text) = 'deprecated'
+                                            THEN cast(:now AS timestamptz) END
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
           AND version = :version AND status = 'active'
         RETURNING tenant_id, subject_id, memory_id, version
@@ -145,8 +161,9 @@ _FINISH = sql("""
         ON CONFLICT (tenant_id, subject_id, memory_id, window_number) DO UPDATE SET embedding = excluded.embedding
     ), linked AS (
         INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
-        SELECT f.tenant_id, f.subject_id, f.memory_id, 'duplicate_of', :twin_id, :now
-        FROM finished f WHERE cast(:twin_id AS uuid) IS NOT NULL
+        SELECT f.tenant_id, f.subject_id, link.memory_id, link.relation, link.other_id, cast(:now AS timestamptz)
+        FROM finished f, unnest(cast(:links AS uuid[]), cast(:relations AS text[]), cast(:others AS uuid[]))
+             AS link (memory_id, relation, other_id)
         ON CONFLICT DO NOTHING
     ), counted AS (
         UPDATE memory_usage u SET access_count = u.access_count + 1, last_accessed_at = :now
@@ -154,9 +171,8 @@ _FINISH = sql("""
         WHERE u.tenant_id = f.tenant_id AND u.subject_id = f.subject_id AND u.memory_id = :twin_id
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT tenant_id, subject_id, :event_id, memory_id,
-           CASE WHEN cast(:twin_id AS uuid) IS NULL THEN 'embedded' ELSE 'duplicate' END,
-           cast(:actor AS text), version, '{}', :now
+    SELECT tenant_id, subject_id, :event_id, memory_id, cast(:action AS text), cast(:actor AS text), version,
+           cast(:detail AS jsonb), :now
     FROM finished
 """)
 _UNQUEUE = sql("DELETE FROM embedding_queue WHERE tenant_id = :tenant_id AND memory_id = ANY(:memories)")

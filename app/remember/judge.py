@@ -1,4 +1,4 @@
-"""The verdict on every draft before it is stored: new, duplicate, or successor of what it overrules.
+"""The verdict on every draft before it is stored: new, duplicate, successor of what it overrules, or outdated.
 
 SQL finds what stands near (same text, same key, nearest vectors), pure rules decide; earlier items of the same batch
 count as stored. Invariant: runs inside the writing transaction, under the subject's lock.
@@ -6,32 +6,58 @@ count as stored. Invariant: runs inside the writing transaction, under the subje
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 from uuid_utils.compat import uuid7
 
+from app import telemetry
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
-from app.remember.memory import Draft, RememberConfig
+from app.remember.conflict import cued, overrules
+from app.remember.memory import Draft, Link, RememberConfig
 from app.remember.twins import compare
 from app.wire import halfvec
 
-NEIGHBOURS = 5  # nearest active memories that may be near-duplicates
-DRAFTS_PER_STATEMENT = 100
+NEIGHBOURS: Final = 5
+"""Nearest active memories that a draft is compared with."""
+FAR_NEIGHBOURS: Final = 20
+"""The same for a draft that says that something changed, at any distance: what it overrules is worded otherwise."""
+DRAFTS_PER_STATEMENT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A memory of the same scope near a draft: same text, same key, or close as a vector (cosine, else 0)."""
+    """A memory of the same scope near a draft: same text, same key, or close as a vector (similarity, else 0).
+
+    `true_since` is when what it says happened or was said.
+    """
 
     memory_id: UUID
     content: str
     key: str | None
     same_text: bool
-    cosine: float
+    similarity: float
+    true_since: datetime
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From cosine to calibrated similarity of two memories, clipped below only: what is nearer is nearer."""
+
+    low: float
+    high: float
+
+    def similarity(self, cosine: float) -> float:
+        return max(0.0, (cosine - self.low) / (self.high - self.low))
+
+    def cosine(self, similarity: float) -> float:
+        return self.low + similarity * (self.high - self.low)
 
 
 async def judge(
@@ -46,61 +72,134 @@ async def judge(
 
     `besides` is a stored memory that is no neighbour: the draft itself, judged again once it has a vector.
     """
-    low, high = generation.spec.pair_window
-    least_cosine = low + config.duplicate_similarity * (high - low)
-    neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least_cosine)
+    scale = Scale(*generation.spec.pair_window)
+    far = [cued(draft.new.content) for draft in drafts]
+    least = [-1.0 if reaches else scale.cosine(config.duplicate_similarity) for reaches in far]
+    neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least)
     subject_of: dict[str | None, UUID] = {}
     overruled: set[UUID] = set()
     for draft, near_in_batch, (subject_id, large, found) in zip(
-        drafts, _near_in_batch(drafts, least_cosine), neighbours, strict=True
+        drafts, _near_in_batch(drafts, least), neighbours, strict=True
     ):
         draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
         draft.new_subject, draft.large = large is None, bool(large)
-        near = [other for other in found if other.memory_id not in overruled and other.memory_id != besides]
+        near = [
+            Neighbour(
+                row["memory_id"], row["content"], row["key"], row["same_text"],
+                0.0 if row["distance"] is None else scale.similarity(1 - row["distance"]),
+                row["true_since"], row["pinned"],
+            )
+            for row in found
+            if row["memory_id"] not in overruled and row["memory_id"] != besides
+        ]  # fmt: skip
         for earlier, cosine in near_in_batch:
             if earlier.status == "active" and earlier.outcome != "duplicate":
-                same_text = earlier.content_hash == draft.content_hash
-                near.append(Neighbour(earlier.memory_id, earlier.new.content, earlier.new.key, same_text, cosine))
-        decide(draft, near)
+                near.append(_as_neighbour(earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0))
+        decide(draft, near, config)
         overruled.update(draft.retired)
         for earlier, _ in near_in_batch:
             if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated
                 earlier.status = "deprecated"
+                earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
 
 
-def decide(draft: Draft, near: Sequence[Neighbour]) -> None:
-    """The verdict on one draft given its neighbours (those below the similarity threshold left out)."""
+def _as_neighbour(earlier: Draft, draft: Draft, similarity: float) -> Neighbour:
+    new = earlier.new
+    same_text = earlier.content_hash == draft.content_hash
+    return Neighbour(
+        earlier.memory_id, new.content, new.key, same_text, similarity, earlier.true_since, new.pinned
+    )  # fmt: skip
+
+
+def decide(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -> None:
+    """The verdict on one draft given its neighbours; sets what judge() sets.
+
+    Strongest first: the same text, a near-duplicate, the same key, words of change or the opposite. An older event
+    never overrules a newer one: then the draft itself is stored as deprecated, `outdated`.
+    """
     key = draft.new.key
+    near = sorted(near, key=lambda n: (not n.same_text, -n.similarity))
+    if _is_twin(draft, near, config):
+        return
     holder = next((n for n in near if key is not None and n.key == key), None)
-    for twin in sorted(near, key=lambda n: (not n.same_text, -n.cosine)):
+    newer = holder if holder is not None and holder.true_since > draft.true_since else _newer(draft, near)
+    if newer is not None:
+        draft.outcome, draft.status, draft.outdated_by = "outdated", "deprecated", (newer.memory_id, "older")
+        draft.links.append(Link(newer.memory_id, "supersedes", draft.memory_id))
+        return
+    # A new value of a slot overrules the old one; the same text outside of the slot moves into it.
+    draft.retired = {n.memory_id: "key" if n is holder else "same_text" for n in near if n is holder or n.same_text}
+    _overrule(draft, [n for n in near if n.memory_id not in draft.retired], config)
+    if draft.retired:
+        draft.outcome = "superseded"
+        draft.links += [Link(draft.memory_id, "supersedes", memory_id) for memory_id in sorted(draft.retired)]
+
+
+def _is_twin(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -> bool:
+    """Whether an active memory already says it; one that may say it is linked."""
+    key, candidate = draft.new.key, None
+    for twin in near:
         if key is not None and twin.key != key:
-            continue  # the slot must come to hold this text: see below
+            continue  # the slot must come to hold this text
         if twin.same_text:
             draft.outcome, draft.twin_id = "duplicate", twin.memory_id
-            return
-        if twin.cosine > 0 and compare(draft.new.content, twin.content) == "same":
+            return True
+        if twin.similarity < config.duplicate_similarity:
+            break
+        verdict = compare(draft.new.content, twin.content)
+        if verdict == "same":
             draft.outcome, draft.status, draft.twin_id = "duplicate", "duplicate", twin.memory_id
-            draft.links.append((twin.memory_id, "duplicate_of"))
-            return
-    # A new value of a slot overrules the old one; the same text outside of the slot moves into it.
-    overruled = {n.memory_id for n in near if n is holder or n.same_text}
-    if overruled:
-        draft.outcome = "superseded"
-        draft.retired = sorted(overruled)
-        draft.links += [(memory_id, "supersedes") for memory_id in draft.retired]
+            draft.links.append(Link(draft.memory_id, "duplicate_of", twin.memory_id))
+            return True
+        if verdict == "unsure" and candidate is None and twin.similarity >= config.candidate_similarity:
+            candidate = twin
+    if candidate is not None:
+        draft.links.append(Link(draft.memory_id, "candidate", candidate.memory_id))
+    return False
 
 
-def _near_in_batch(drafts: Sequence[Draft], least_cosine: float) -> list[list[tuple[Draft, float]]]:
-    """For each draft the earlier ones of its scope with the same text, the same key or close as a vector (else 0)."""
+def _newer(draft: Draft, near: Sequence[Neighbour]) -> Neighbour | None:
+    """A memory of something later that overrules the draft."""
+    return next(
+        (n for n in near if n.true_since > draft.true_since and overrules(n.content, draft.new.content)), None
+    )  # fmt: skip
+
+
+def _overrule(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -> None:
+    """Retire what the draft's words overrule; what is pinned, and more than a write may retire, goes to review."""
+    found = {
+        n: reason
+        for n in near
+        if n.true_since <= draft.true_since and (reason := overrules(draft.new.content, n.content)) is not None
+    }
+    allowed = len(found) <= config.most_retired
+    for neighbour, reason in found.items():
+        if allowed and not neighbour.pinned:
+            draft.retired[neighbour.memory_id] = reason
+        else:
+            draft.in_review[neighbour.memory_id] = reason
+            draft.links.append(Link(draft.memory_id, "review", neighbour.memory_id))
+
+
+def count_conflicts(draft: Draft) -> None:
+    """Tell the metrics, once a judged draft is committed."""
+    for verdict, found in (("retired", draft.retired), ("review", draft.in_review)):
+        for reason in found.values():
+            telemetry.CONFLICTS.labels(reason, verdict).inc()
+
+
+def _near_in_batch(drafts: Sequence[Draft], least: Sequence[float]) -> list[list[tuple[Draft, float]]]:
+    """For each draft the earlier ones of its scope with the same text, the same key or close as a vector (else -1)."""
     if len(drafts) == 1:
         return [[]]
     vectors = np.zeros((len(drafts), max(0 if d.windows is None else d.windows.shape[1] for d in drafts)), np.float32)
+    known = np.zeros(len(drafts), np.bool_)
     for number, draft in enumerate(drafts):
         if draft.windows is not None and len(draft.windows) == 1:
-            vectors[number] = draft.windows[0]
+            vectors[number], known[number] = draft.windows[0], True
     cosine = vectors @ vectors.T
-    cosine[cosine < least_cosine] = 0
-    near = (cosine > 0) | _equal([draft.content_hash for draft in drafts])
+    cosine[(cosine < np.array(least)[:, None]) | ~known[:, None] | ~known] = -1
+    near = (cosine > -1) | _equal([draft.content_hash for draft in drafts])
     near |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
     near &= _equal([draft.scope for draft in drafts])
     return [
@@ -120,10 +219,13 @@ def _equal(values: Sequence[Hashable]) -> NDArray[np.bool_]:
 
 
 async def _neighbours(
-    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation, least_cosine: float
-) -> list[tuple[UUID | None, bool | None, list[Neighbour]]]:
-    """Subject, whether it is large (None: it has no row yet), and neighbours of each draft."""
-    found: list[tuple[UUID | None, bool | None, list[Neighbour]]] = []
+    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation, least: Sequence[float]
+) -> list[tuple[UUID | None, bool | None, list[Any]]]:
+    """Subject, whether it is large (None: it has no row yet), and the rows of the neighbours of each draft.
+
+    `least` is the smallest cosine that counts, draft by draft; those with -1 get FAR_NEIGHBOURS.
+    """
+    found: list[tuple[UUID | None, bool | None, list[Any]]] = []
     # In slices: a statement compares each of its drafts with every memory of its subject, and has a time limit.
     for start in range(0, len(drafts), DRAFTS_PER_STATEMENT):
         drafts_here = drafts[start : start + DRAFTS_PER_STATEMENT]
@@ -141,15 +243,16 @@ async def _neighbours(
                 halfvec(draft.windows[0]) if draft.windows is not None and len(draft.windows) == 1 else None
                 for draft in drafts_here
             ],
-            most_distance=1 - least_cosine,
-            neighbours=NEIGHBOURS,
+            distances=[1 - cosine for cosine in least[start : start + len(drafts_here)]],
+            counts=[
+                FAR_NEIGHBOURS if cosine == -1 else NEIGHBOURS for cosine in least[start : start + len(drafts_here)]
+            ],
         )
         for row in rows:
             near = found[row["number"]][2]
             found[row["number"]] = row["subject_id"], row["ann"], near
             if row["memory_id"] is not None:
-                cosine = 0.0 if row["distance"] is None else 1 - row["distance"]
-                near.append(Neighbour(row["memory_id"], row["content"], row["key"], row["same_text"], cosine))
+                near.append(row)
     return found
 
 
@@ -163,8 +266,8 @@ def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
                s.ann
         FROM unnest(
             cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
-            cast(:keys AS text[]), cast(:embeddings AS halfvec[])
-        ) AS i (number, user_id, agent_id, content_hash, key, embedding)
+            cast(:keys AS text[]), cast(:embeddings AS halfvec[]), cast(:distances AS float8[]), cast(:counts AS int[])
+        ) AS i (number, user_id, agent_id, content_hash, key, embedding, most_distance, most)
         LEFT JOIN LATERAL (
             SELECT subject_id, ann FROM subjects WHERE tenant_id = :tenant_id AND user_id = i.user_id
             UNION ALL
@@ -172,45 +275,47 @@ def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
             WHERE tenant_id = :tenant_id AND subject_id = :tenant_id AND i.user_id IS NULL
         ) AS s ON true
     )
-    SELECT i.number, i.subject_id, i.ann, near.memory_id, near.content, near.key, near.same_text, near.distance
+    SELECT i.number, i.subject_id, i.ann, near.memory_id, near.content, near.key, near.same_text, near.true_since,
+           near.pinned, near.distance
     FROM item i
     LEFT JOIN LATERAL (
         SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
-               cast(NULL AS float8) AS distance
+               {_TRUE_SINCE} AS true_since, m.pinned, cast(NULL AS float8) AS distance
         FROM memories m
         WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
           AND m.content_hash = i.content_hash AND m.agent_id IS NOT DISTINCT FROM i.agent_id
         UNION ALL
-        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, NULL
+        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned, NULL
         FROM memories m
         WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
           AND m.key = i.key AND m.agent_id IS NOT DISTINCT FROM i.agent_id
         UNION ALL
         SELECT * FROM (
-            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash,
+            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned,
                    m.embedding <=> i.embedding AS distance
             FROM memories m
             WHERE NOT i.ann AND {_COMPARABLE} AND m.generation_id = {generation_id}
-              AND m.embedding <=> i.embedding <= :most_distance
+              AND m.embedding <=> i.embedding <= i.most_distance
             ORDER BY m.embedding <=> i.embedding
-            LIMIT :neighbours
+            LIMIT i.most
         ) AS nearest
         UNION ALL
         SELECT * FROM (
             SELECT * FROM (
-                SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash,
+                SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned,
                        m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension}) AS distance
                 FROM memories m
                 WHERE i.ann AND {_COMPARABLE} AND m.ann AND m.generation_id = {generation_id}
                 ORDER BY m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension})
-                LIMIT :neighbours
+                LIMIT i.most
             ) AS indexed
-            WHERE indexed.distance <= :most_distance
+            WHERE indexed.distance <= i.most_distance
         ) AS nearest_in_index
     ) AS near ON true
     """)
 
 
+_TRUE_SINCE = "least(m.event_at, m.created_at)"
 _COMPARABLE = """
     m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
     AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id AND i.embedding IS NOT NULL

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -22,6 +22,12 @@ class RememberConfig(BaseModel, extra="forbid"):
 
     duplicate_similarity: float = Field(
         0.65, ge=0, le=1, description="Calibrated similarity from which two texts are compared word by word."
+    )
+    candidate_similarity: float = Field(
+        0.8, ge=0, le=1, description="Calibrated similarity from which an undecided pair is linked as candidate."
+    )
+    most_retired: int = Field(
+        3, ge=0, le=100, description="Most memories that one write may overrule by its words; more go to review."
     )
     embedding_deadline_seconds: float = Field(
         2.0, gt=0, description="Longest wait for vectors; then the memory is accepted as pending."
@@ -59,8 +65,8 @@ class NewMemory:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one memory: outcome (created, duplicate, superseded, filtered), the memory that now says it (None:
-    filtered), links, and the reason if part or all of the text was not taken."""
+    """What became of one memory: outcome (created, duplicate, superseded, outdated, filtered), the memory that now says
+    it (None: filtered), links, and the reason if part or all of the text was not taken."""
 
     outcome: str
     memory: Mapping[str, Any] | None
@@ -68,17 +74,26 @@ class Written:
     reason: str | None = None
 
 
+class Link(NamedTuple):
+    """How one memory stands to another, as memory_links keeps it."""
+
+    memory_id: UUID
+    relation: str
+    other_id: UUID
+
+
 class Draft:
     """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "actor", "content_hash", "keywords", "large", "links", "memory_id", "new", "new_subject", "now", "outcome",
-        "reason", "retired", "status", "subject_id", "twin_id", "windows",
+        "actor", "content_hash", "in_review", "keywords", "large", "links", "memory_id", "new", "new_subject", "now",
+        "outcome", "outdated_by", "reason", "retired", "stated_at", "status", "subject_id", "twin_id", "windows",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory, actor: str, now: datetime) -> None:
         self.new = new
         self.actor, self.now = actor, now  # who writes it, and when: drafts of several requests are stored together
+        self.stated_at = now  # earlier than `now` if it is judged again
         self.memory_id: UUID = uuid7()
         self.content_hash = content_hash(new.content)
         self.keywords: KeywordVector = keyword_vector(new.content)
@@ -89,12 +104,19 @@ class Draft:
         self.outcome, self.status = "created", "active"
         self.reason: str | None = None  # why part or all of the text was not taken
         self.twin_id: UUID | None = None
-        self.retired: list[UUID] = []
-        self.links: list[tuple[UUID, str]] = []
+        self.retired: dict[UUID, str] = {}  # what it overrules, and why
+        self.in_review: dict[UUID, str] = {}  # what it would overrule, if somebody agrees
+        self.outdated_by: tuple[UUID, str] | None = None  # a newer memory that overrules it, and why
+        self.links: list[Link] = []
 
     @property
     def scope(self) -> tuple[str | None, str | None]:
         return self.new.user_id, self.new.agent_id
+
+    @property
+    def true_since(self) -> datetime:
+        """When what it says happened, or was said: what happens later is a plan of that moment."""
+        return min(self.new.event_at or self.stated_at, self.stated_at)
 
     @property
     def importance(self) -> float:

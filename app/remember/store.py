@@ -22,16 +22,7 @@ async def store(
     transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation_id: int
 ) -> list[Written]:
     """Write judged drafts: overruled rows first (they free the key slot), then all new rows in one statement."""
-    retired = [(draft, memory_id) for draft in drafts for memory_id in draft.retired]
-    if retired:
-        await transaction.execute(
-            _RETIRE,
-            tenant_id=tenant_id,
-            subjects=[draft.subject_id for draft, _ in retired],
-            memories=[memory_id for _, memory_id in retired],
-            events=[uuid7() for _ in retired],
-            **_signed([draft for draft, _ in retired]),
-        )
+    await retire(transaction, tenant_id, drafts)
     repeats = [draft for draft in drafts if draft.twin_id is not None]
     new = [draft for draft in drafts if draft.outcome != "duplicate" or draft.status == "duplicate"]
     if new:
@@ -44,9 +35,27 @@ async def store(
     return [_written(draft, twins) for draft in drafts]
 
 
+async def retire(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft]) -> None:
+    """Deprecate what judged drafts overrule, with the reason in the audit trail."""
+    retired = [(draft, memory_id, reason) for draft in drafts for memory_id, reason in draft.retired.items()]
+    if retired:
+        await transaction.execute(
+            _RETIRE,
+            tenant_id=tenant_id,
+            subjects=[draft.subject_id for draft, _, _ in retired],
+            memories=[memory_id for _, memory_id, _ in retired],
+            details=[{"reason": reason, "by": str(draft.memory_id)} for draft, _, reason in retired],
+            events=[uuid7() for _ in retired],
+            **_signed([draft for draft, _, _ in retired]),
+        )
+
+
 def _written(draft: Draft, memories: dict[UUID, Any]) -> Written:
     if draft.twin_id is None:
-        related = tuple((memory_id, "supersedes") for memory_id in draft.retired)
+        related = tuple(
+            (link.other_id, link.relation) if link.memory_id == draft.memory_id else (link.memory_id, "superseded_by")
+            for link in draft.links
+        )
         return Written(draft.outcome, memories[draft.memory_id], related)
     kept = ((draft.memory_id, "duplicate"),) if draft.status == "duplicate" else ()
     return Written("duplicate", memories[draft.twin_id], kept)
@@ -145,16 +154,37 @@ def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> di
         "embeddings": [None if draft.windows is None else halfvec(draft.windows[0]) for draft in drafts],
         "generations": [None if draft.windows is None else generation_id for draft in drafts],
         "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
-        "events": [uuid7() for _ in drafts],
-        "actions": [draft.outcome if draft.outcome != "superseded" else "created" for draft in drafts],
         "large": [draft.large for draft in drafts],
         **_signed(drafts),
+        **_events(drafts),
         **_besides(drafts),
     }
 
 
+def _events(drafts: Sequence[Draft]) -> dict[str, Any]:
+    """What the audit trail says of new rows; one that is overruled from the start says so at once."""
+    events: list[tuple[Draft, str, dict[str, Any]]] = []
+    for draft in drafts:
+        waiting = (
+            {"review": {str(other): reason for other, reason in draft.in_review.items()}} if draft.in_review else {}
+        )
+        events.append((draft, "duplicate" if draft.outcome == "duplicate" else "created", waiting))
+        if draft.outdated_by is not None:
+            by, reason = draft.outdated_by
+            events.append((draft, "deprecated", {"reason": reason, "by": str(by)}))
+    return {
+        "events": [uuid7() for _ in events],
+        "event_subjects": [draft.subject_id for draft, _, _ in events],
+        "event_memories": [draft.memory_id for draft, _, _ in events],
+        "event_actors": [draft.actor for draft, _, _ in events],
+        "event_moments": [draft.now for draft, _, _ in events],
+        "actions": [action for _, action, _ in events],
+        "details": [detail for _, _, detail in events],
+    }
+
+
 def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
-    links = [(draft, relation, other) for draft in drafts for other, relation in draft.links]
+    links = [(draft, *link) for draft in drafts for link in draft.links]
     windows = [
         (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
         for draft in drafts
@@ -169,11 +199,11 @@ def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
     ]
     pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
     return {
-        "link_subjects": [draft.subject_id for draft, _, _ in links],
-        "link_memories": [draft.memory_id for draft, _, _ in links],
-        "link_relations": [relation for _, relation, _ in links],
-        "link_others": [other for _, _, other in links],
-        "link_moments": [draft.now for draft, _, _ in links],
+        "link_subjects": [link[0].subject_id for link in links],
+        "link_memories": [link[1] for link in links],
+        "link_relations": [link[2] for link in links],
+        "link_others": [link[3] for link in links],
+        "link_moments": [link[0].now for link in links],
         "window_subjects": [window[0] for window in windows],
         "window_memories": [window[1] for window in windows],
         "window_numbers": [window[2] for window in windows],
@@ -191,17 +221,17 @@ _RETIRE = sql("""
     WITH named AS (
         SELECT * FROM unnest(
             cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:events AS uuid[]), cast(:actors AS text[]),
-            cast(:moments AS timestamptz[])
-        ) AS named (subject_id, memory_id, event_id, actor, moment)
+            cast(:moments AS timestamptz[]), cast(:details AS jsonb[])
+        ) AS named (subject_id, memory_id, event_id, actor, moment, detail)
     ), retired AS (
         UPDATE memories m SET status = 'deprecated', deprecated_at = n.moment, updated_at = n.moment
         FROM named n
         WHERE m.tenant_id = :tenant_id AND m.subject_id = n.subject_id AND m.memory_id = n.memory_id
           AND m.status = 'active'
-        RETURNING m.subject_id, n.event_id, m.memory_id, m.version, n.actor, n.moment
+        RETURNING m.subject_id, n.event_id, m.memory_id, m.version, n.actor, n.moment, n.detail
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, 'deprecated', actor, version, '{}', moment FROM retired
+    SELECT :tenant_id, subject_id, event_id, memory_id, 'deprecated', actor, version, detail, moment FROM retired
 """)
 _REPEAT = sql(f"""
     WITH repeated AS (
@@ -304,9 +334,10 @@ def _insert(optional: tuple[str, ...]) -> Statement:
     return sql(f"""
     WITH stored AS ({_STORED}), used AS ({_USED}) {more}
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, action, actor, 1, '{{}}', moment
+    SELECT :tenant_id, subject_id, event_id, memory_id, action, actor, 1, detail, moment
     FROM unnest(
-        cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[]),
-        cast(:actors AS text[]), cast(:moments AS timestamptz[])
-    ) AS item (subject_id, event_id, memory_id, action, actor, moment)
+        cast(:event_subjects AS uuid[]), cast(:events AS uuid[]), cast(:event_memories AS uuid[]),
+        cast(:actions AS text[]), cast(:event_actors AS text[]), cast(:event_moments AS timestamptz[]),
+        cast(:details AS jsonb[])
+    ) AS item (subject_id, event_id, memory_id, action, actor, moment, detail)
     """)

@@ -61,14 +61,17 @@ def opposed(a: Statement, b: Statement) -> bool:
 
 def leftover(of: Statement, besides: Statement) -> list[str]:
     """Content words that only the first text has, without those that only say how; numbers are compared apart."""
+    return [word for word in missing(of, besides) if word not in FRAME]
+
+
+def missing(of: Statement, besides: Statement) -> list[str]:
+    """Content words that only the first text has, or what is left of them when a part of them stands in the other."""
     left: list[str] = []
     for word in dict.fromkeys(of.words):
         if word in besides.vocabulary or word[0] in "@?" or any(map(str.isdigit, word)):
             continue
-        rest = word
-        if not word.isascii():
-            rest = "".join(filter(_means, _without(word, besides.joined)))
-        if rest and rest not in FRAME:
+        rest = word if word.isascii() else "".join(filter(_means, _without(word, besides.joined)))
+        if rest:
             left.append(rest)
     return left
 

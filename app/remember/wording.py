@@ -5,6 +5,7 @@ SYNONYMS stands for the others.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 
@@ -171,3 +172,26 @@ OPPOSITES: Final = tuple(
 UNITS: Final = {
     "cm": "厘米", "公分": "厘米", "mm": "毫米", "km": "公里", "千米": "公里", "kg": "公斤", "千克": "公斤", "m": "米",
 }  # fmt: skip
+
+
+class Preferences:
+    """Verbs of liking and disliking, and whether a sentence likes, dislikes, or merely states what it states."""
+
+    LIKING: Final = _words("喜欢 爱 爱吃 爱喝 爱看 热衷 享受 like enjoy prefer love ador fond stand bear toler")
+    DISLIKING: Final = _words("讨厌 恨 厌恶 反感 害怕 受不了 忍受不了 嫌弃 hate dislik detest avoid loath despis")
+    NEGATING: Final = _words(
+        "不 没 没有 未 别 不是 从不 not no never cannot don doesn didn t ca wo can doe do isn wasn"
+    )
+
+    def turn(self, words: tuple[str, ...], negations: int) -> bool:
+        """Whether a sentence with these words and so many negations is for what it speaks of."""
+        against = any(word in self.DISLIKING for word in words)
+        return (negations + against) % 2 == 0
+
+    def without(self, words: Iterable[str]) -> list[str]:
+        """The words that neither prefer nor deny."""
+        turning = self.LIKING | self.DISLIKING | self.NEGATING
+        return [word for word in words if word not in turning]
+
+
+PREFERENCES: Final = Preferences()

@@ -16,7 +16,7 @@ from app.errors import EmbeddingUnavailable, MnemeError
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_once, stored_answer, stored_answers
 from app.remember.group import LIGHT, Groups
-from app.remember.judge import judge
+from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
 from app.remember.settle import settled
 from app.remember.store import store
@@ -156,6 +156,7 @@ class Rememberer:
         if not result.replayed:
             for draft in request.drafts:
                 telemetry.MEMORY_WRITES.labels(draft.outcome).inc()
+                count_conflicts(draft)
         return result
 
     async def _store(self, transaction: Transaction, requests: Sequence[Request]) -> list[Answer | MnemeError]:

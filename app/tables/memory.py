@@ -44,7 +44,8 @@ from app.wire import KEYWORD_DIMENSIONS
 DEFAULT_TENANT = "00000000-0000-7000-8000-000000000001"
 STATUSES = ("active", "deprecated", "duplicate", "quarantined", "archived")
 CONTENT_TYPES = ("text", "image", "audio", "video")
-RELATIONS = ("duplicate_of", "supersedes")
+RELATIONS = ("duplicate_of", "supersedes", "candidate", "review", "derived_from")
+# A candidate may say the same, a review would have overruled: whoever can read decides.
 
 tenants = Table(
     "tenants",

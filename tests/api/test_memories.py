@@ -113,8 +113,11 @@ async def test_a_near_duplicate_is_kept_linked_and_reported(
 async def test_r08_a_fact_that_differs_in_one_sign_is_another_memory(
     agent: httpx2.AsyncClient, first: str, second: str
 ) -> None:
-    assert (await write(agent, first))["outcome"] == "created"
-    assert (await write(agent, second))["outcome"] == "created"
+    old, new = await write(agent, first), await write(agent, second)
+    assert (old["outcome"], new["id"]) == ("created", new["memory"]["id"])
+    assert new["outcome"] in {"created", "superseded"}  # 改到 says that it overrules
+    texts = [(await agent.get(f"/v1/memories/{one['id']}")).json()["content"] for one in (old, new)]
+    assert texts == [first, second]
 
 
 async def test_scopes_are_apart(agent: httpx2.AsyncClient) -> None:

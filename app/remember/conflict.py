@@ -1,0 +1,222 @@
+"""Does a new statement overrule an old one? Rules that read: update words over a matching statement, or the opposite.
+
+Invariant: pure, and precise before complete. What is merely added (also, 还, another) retires nothing; the old
+statement is of the same person and attribute, and the new one says outright that something changed.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from app.remember.statement import Statement, statement
+from app.remember.twins import leftover, missing
+from app.remember.wording import PREFERENCES
+
+Reason = Literal["update_words", "opposite"]
+Kind = Literal["ended", "replaced", "moved", "renamed", "now"]
+MOST_WORDS: Final = 24
+"""Of a statement that may overrule or be overruled: longer ones say several things."""
+MOST_VALUE_WORDS: Final = 4
+"""That the old statement has beside what the new one repeats: its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """Update words. What stands before them is the topic, behind them the new value; a group `old` is the old one."""
+
+    kind: Kind
+    words: re.Pattern[str]
+
+
+def _cue(kind: Kind, *patterns: str) -> Cue:
+    return Cue(kind, re.compile("|".join(patterns)))
+
+
+_PART: Final = "[^，。；,;]"
+_INTO: Final = "(?:改|换|变|替换|更换)[成为]了?"
+# The first that is found counts, so those that name the old value come first.
+CUES: Final = (
+    _cue("replaced", rf"(?:把|将)(?P<what>[^，。；,;从由]{{1,12}})[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
+    _cue("replaced", rf"[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
+    _cue("replaced", rf"(?:不是|不在)(?P<old>{_PART}{{1,20}}?)了?[，,]\s?而?[是在]"),
+    _cue(
+        "replaced",
+        r"\b(?:changed|switched|moved|migrated|upgraded|went|rescheduled)\s+from\s+(?P<old>.{1,40}?)\s+to\b",
+    ),
+    _cue("replaced", r"\breplaced\s+(?P<old>.{1,40}?)\s+(?:with|by)\b"),
+    _cue(
+        "renamed",
+        "改名[为叫成]?了?|更名[为成]?了?|现在叫|改叫",
+        r"\b(?:was |is |been )?renamed(?: to)?\b|\bnow called\b",
+    ),
+    _cue("replaced", "推迟到|提前到|延期到|延后到|改期到|顺延到|改到|挪到|移到"),
+    _cue("replaced", r"\b(?:rescheduled|postponed|brought forward|put off) to\b"),
+    _cue(
+        "replaced",
+        "改成|改为|改[用喝吃穿坐]|换[成为]|变[成为]|变更为|更改为|更新为|调整[为到]|升级[到为]|换用|转用",
+        r"\b(?:has |have |been |is |was )*(?:changed|switched|updated|upgraded|migrated|adjusted|set back) to\b",
+    ),
+    _cue(
+        "moved",
+        "搬[到去来回进]|搬家到|迁居|移居",
+        r"\b(?:moved|relocated|moving) (?:back )?to\b",
+    ),
+    _cue("ended", "再也不|不再|戒掉了?|戒了|戒(?=[烟酒糖])", r"\bno longer\b|\bnot anymore\b|\bno more\b"),
+    _cue("ended", r"\b(?:quit|stopped|gave up|given up)\b"),
+    _cue("ended", rf"(?:不(?![过仅但是])|没有?)(?={_PART}{{1,12}}了[。！!]?$)"),
+    _cue("ended", r"(?:n't|\bcannot|\bnot|\bnever)\b(?=.{1,60}\bany ?more\b)"),
+    _cue(
+        "now",
+        "(?:现在|目前|如今|已经)[是改]?(?=住|在.{1,16}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))",
+        r"\b(?:now|currently) (?=live|work)|\b(?:live|work)s?\b(?=.{1,40}\bnow$)",
+    ),
+)
+ADDED: Final = re.compile(
+    r"(?<!再)也|还(?!是|没)|又|另外|同时|兼|除了|以及|而且|并且|第二|另一|新增|多了|加了"
+    r"|\b(?:also|too|as well|in addition|besides|another|second|plus|both|additionally)\b"
+)
+DOUBT: Final = re.compile(
+    r"[?？]|吗|如果|要是|可能|也许|打算|计划|准备|考虑|想(?!起)|希望|应该|好像|据说|听说|差点|要不要|能不能|会不会|是否"
+    r"|\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w*|hop\w+|should|could|would|whether|almost|think\w*)\b"
+)
+"""What is asked, wished or guessed has not changed anything."""
+_RESIDENCE = re.compile(
+    r"住(?!院|宿费)|家在|定居|搬[到去来]|移居|\bliv(?:e|es|ing) (?:in|at|near)\b|\bmoved to\b|\bbased in\b|\bresid"
+)
+_NO_HOME = re.compile(
+    r"工位|办公|部门|小组|团队|楼层|座位|酒店|\b(?:desk|office|team|department|floor|hotel|another role)\b"
+)
+_JOB = re.compile(
+    r"工作|上班|任职|就职|供职|单位|公司|\bworks? (?:at|for|in|as)\b|\bemployed\b|\bjob\b|\bworking (?:at|for)\b"
+)
+_NAME = re.compile(r"名称|名字|叫|名为|品牌|\bnamed?\b|\bcalled\b")
+_TIME = re.compile(
+    r"周[一二三四五六日天末]|星期|礼拜|\d\s?[点时月号日:：]|[一二三四五六七八九十][点月号日]"
+    r"|上午|下午|晚上|早上|中午|今天|明天|后天|下周|本周|月底|年底"
+    r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b\d{1,2}(?::\d\d)?\s?(?:am|pm|o'clock)\b|\bnoon\b|\bmidnight\b"
+    r"|\b(?:january|february|march|april|june|july|august|september|october|november|december)\b"
+    r"|\b(?:today|tomorrow|morning|afternoon|evening|next week)\b"
+)
+_VERSION = re.compile(r"\bv?\d+(?:\.\d+)+\b")
+_TAIL = re.compile(r"\bany ?more\b|了$|\bnow$|\binstead\b")
+
+
+def cued(text: str) -> bool:
+    """Whether a text says that something changed: only then is it worth looking far for what it overrules."""
+    return _find(statement(text)) is not None
+
+
+def overrules(new: str, old: str) -> Reason | None:
+    """Why the new statement overrules the old one; None: it does not, or nobody can tell by rules."""
+    a, b = statement(new), statement(old)
+    if max(len(a.words), len(b.words)) > MOST_WORDS or DOUBT.search(b.folded) or not _one_subject(a, b):
+        return None
+    if _opposite(a, b):
+        return "opposite"
+    found = _find(a)
+    if found is None or b.negations:
+        return None
+    cue, match = found
+    return "update_words" if _MATCHES[cue.kind](a, b, match) else None
+
+
+def _find(a: Statement) -> tuple[Cue, re.Match[str]] | None:
+    """The update words of a text, unless it adds, doubts, asks or denies."""
+    if ADDED.search(a.folded) or DOUBT.search(a.folded) or len(a.words) > MOST_WORDS:
+        return None
+    text = a.folded.rstrip(" .。!！")
+    return next(((cue, match) for cue in CUES if (match := cue.words.search(text))), None)
+
+
+def _one_subject(a: Statement, b: Statement) -> bool:
+    """Whether both are about the same person or thing: that of which a sentence without one speaks is the speaker."""
+    return a.roles == b.roles and (_head(a) == _head(b))
+
+
+def _head(a: Statement) -> str:
+    """Who a statement begins with: a name, or nobody in particular."""
+    first = next((word for word in a.words if word[0] != "?"), "")
+    return first if first in a.people and "@1" not in a.persons else ""
+
+
+def _opposite(a: Statement, b: Statement) -> bool:
+    """Whether one says exactly what the other denies, or likes what the other dislikes."""
+    if a.asking or b.asking or a.numbers != b.numbers or a.qualifiers != b.qualifiers:
+        return False
+    if PREFERENCES.turn(a.words, a.negations) == PREFERENCES.turn(b.words, b.negations):
+        return False
+    shared = [word for word in PREFERENCES.without(a.words) if word in b.vocabulary and word[0] not in "@?"]
+    apart = PREFERENCES.without(missing(a, b)) + PREFERENCES.without(missing(b, a))
+    return bool(shared) and not apart and 0 in (a.negations, b.negations) and a.persons == b.persons
+
+
+def _parts(a: Statement, match: re.Match[str]) -> tuple[Statement, Statement, Statement]:
+    """What stands before the update words, the old value that they name, and the new one behind them."""
+    text = a.folded.rstrip(" .。!！")
+    named = match.groupdict()
+    topic = text[: match.start()] + " " + (named.get("what") or "")
+    return statement(topic), statement(named.get("old") or ""), statement(_TAIL.sub("", text[match.end() :]))
+
+
+def _replaced(a: Statement, b: Statement, match: re.Match[str]) -> bool:
+    topic, named, value = _parts(a, match)
+    if named.words:
+        return not missing(named, b) and not missing(topic, b) and len(leftover(b, a)) <= MOST_VALUE_WORDS
+    rest = leftover(b, topic)
+    # Of a mere name many things may be said, and only the barest can be its value.
+    nameless = _things(topic, a) or (topic.words and len(missing(b, topic)) <= 1)
+    if not nameless or missing(topic, b) or len(rest) > MOST_VALUE_WORDS or not (rest or b.numbers):
+        return False
+    return _same_class(value, rest, b, topic)
+
+
+def _things(topic: Statement, a: Statement) -> list[str]:
+    """Words of a topic that name no person: the attribute, or the thing that changed."""
+    return [word for word in topic.words if word[0] not in "@?" and word not in a.people and word not in a.roles]
+
+
+def _same_class(value: Statement, rest: Sequence[str], old: Statement, topic: Statement) -> bool:
+    """Whether new and old value are of one class: a time for a time, a version for a version, a number for a number."""
+    for pattern in (_TIME, _VERSION):
+        if bool(pattern.search(value.folded)) != bool(pattern.search(old.folded)):
+            return False
+    if value.names and rest and not _TIME.search(value.folded) and old.people and not value.people:
+        return False
+    numbers = [number for number in old.numbers if number not in topic.numbers]
+    return bool(value.numbers) == bool(numbers) and bool(value.codes) == bool(old.codes - topic.codes)
+
+
+def _moved(a: Statement, b: Statement, match: re.Match[str]) -> bool:
+    topic, _, value = _parts(a, match)
+    if _things(topic, a):  # the meeting moved to …
+        return _replaced(a, b, match)
+    homes = _RESIDENCE.search(b.folded) and not _NO_HOME.search(a.folded + b.folded)
+    return bool(homes) and _another(value, b)
+
+
+def _renamed(a: Statement, b: Statement, match: re.Match[str]) -> bool:
+    topic, _, value = _parts(a, match)
+    return bool(_NAME.search(b.folded)) and bool(topic.words) and not missing(topic, b) and _another(value, b)
+
+
+def _now(a: Statement, b: Statement, match: re.Match[str]) -> bool:
+    value = _parts(a, match)[2]
+    both = [frame for frame in (_RESIDENCE, _JOB) if frame.search(a.folded) and frame.search(b.folded)]
+    return len(both) == 1 and _another(value, b)
+
+
+def _another(value: Statement, old: Statement) -> bool:
+    """Whether there is a new value and the old statement holds another."""
+    return bool(leftover(value, old)) and 0 < len(leftover(old, value)) <= MOST_VALUE_WORDS
+
+
+def _ended(a: Statement, b: Statement, match: re.Match[str]) -> bool:
+    topic, _, rest = _parts(a, match)
+    said = statement(f"{topic.folded} {rest.folded}")
+    about = [word for word in PREFERENCES.without(said.words) if word[0] not in "@?"]
+    missing = PREFERENCES.without(leftover(said, b))
+    return bool(about) and not missing and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2
+
+
+_MATCHES: Final = {"replaced": _replaced, "moved": _moved, "renamed": _renamed, "now": _now, "ended": _ended}
