@@ -1,6 +1,7 @@
 """Remember: how memories come in, are judged, and are kept by hand."""
 
-from app.remember.conversation import Message
+from app.remember.conversation import Extraction, Fact, Message, Skipped
+from app.remember.extract import ExtractConfig, extract
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.kinds import DEFAULT_KIND, KINDS
@@ -16,6 +17,9 @@ __all__ = [
     "KINDS",
     "NOTHING_SAID",
     "Conversation",
+    "ExtractConfig",
+    "Extraction",
+    "Fact",
     "Feedback",
     "Filler",
     "Listing",
@@ -26,11 +30,13 @@ __all__ = [
     "SessionConfig",
     "Sessions",
     "Shelf",
+    "Skipped",
     "Window",
     "Written",
     "backlog",
     "end_idle_sessions",
     "end_in",
+    "extract",
     "give_feedback",
     "held_in",
     "undo_feedback",
