@@ -146,10 +146,6 @@ EXTRACTION_FACTS = Counter("mneme_extraction_facts_total", "Facts read out of co
 EXTRACTION_DEGRADED = Counter(
     "mneme_extraction_degraded_total", "Extractions without all that is configured.", ["reason"]
 )
-EXTRACTION_FACTS = Counter("mneme_extraction_facts_total", "Facts read out of conversations, by who.", ["source"])
-EXTRACTION_DEGRADED = Counter(
-    "mneme_extraction_degraded_total", "Extractions without all that is configured.", ["reason"]
-)
 CIRCUIT_BREAKER_STATE = Gauge(
     "mneme_circuit_breaker_state", "0 closed, 1 half open, 2 open.", ["name"], multiprocess_mode="livemax"
 )
@@ -213,8 +209,6 @@ _BOUNDED: Final = (
     )),
     (LLM_TOKENS, tuple((purpose, direction) for purpose in PURPOSES for direction in ("input", "output"))),
     (LLM_ANSWERS, tuple((fault,) for fault in ("none", "wrapped", "empty", "cut_off", "not_json", "wrong_shape"))),
-    (EXTRACTION_FACTS, (("rules",), ("model",), ("rejected",))),
-    (EXTRACTION_DEGRADED, (("llm_unavailable",),)),
     (EXTRACTION_FACTS, (("rules",), ("model",), ("rejected",))),
     (EXTRACTION_DEGRADED, (("llm_unavailable",),)),
     (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",), ("llm",))),
