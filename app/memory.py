@@ -48,6 +48,7 @@ class Memory(BaseModel):
     pinned: bool
     version: int = Field(ge=1)
     embedding: Literal["ready", "pending"]
+    importance_score: float = Field(ge=0, le=1, description="The importance once more, from 0 to 1.")
     vector: list[float] | None = Field(None, description="Only with ?include=vector; null while pending.")
 
 
@@ -68,13 +69,20 @@ MEMORY_ALIVE = """
     (m.expires_at IS NULL OR m.expires_at > :now)
     AND (m.valid_from IS NULL OR m.valid_from <= :now) AND (m.valid_to IS NULL OR m.valid_to > :now)
 """
-_FIELDS = tuple(name for name in Memory.model_fields if name != "vector")
+_FIELDS = tuple(name for name in Memory.model_fields if name not in {"importance_score", "vector"})
 _values = itemgetter(*_FIELDS)
 
 
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a row of MEMORY_COLUMNS (or of a mapping with the same names)."""
-    return dict(zip(_FIELDS, _values(row), strict=True))
+    shown = dict(zip(_FIELDS, _values(row), strict=True))
+    shown["importance_score"] = importance_score(row["importance"])
+    return shown
+
+
+def importance_score(importance: float) -> float:
+    """An importance in [0, 1]: 1 is 0, 5 is 1."""
+    return round((importance - 1) / 4, 4)
 
 
 def json_schema() -> str:

@@ -50,6 +50,8 @@ async def tutorial_add(services: Mneme, caller: Writer, body: TutorialAdd) -> Re
     new = NewMemory(
         user_id=user_id, agent_id=agent_id, content=body.content, content_type=body.content_type, kind=DEFAULT_KIND,
         importance=body.importance, tags=tuple(body.tags), source=body.source,
+        # The answer must be an id. Who names an importance of 1 means it; the default must not make all expire.
+        if_trivial="expire" if "importance" in body.model_fields_set else "keep",
     )  # fmt: skip
 
     headers: dict[str, str] = {}

@@ -51,8 +51,9 @@ class WriteAnswer(BaseModel):
     outcome: Literal["created", "duplicate", "superseded", "outdated", "filtered", "quarantined"]
     memory: Memory | None
     related: list[Related]
-    reason: Literal["served_memory"] | None = Field(
-        description="Why all of the text (`filtered`) or a part of it was not taken: it was served by Mneme itself."
+    reason: Literal["served_memory", "greeting", "thanks", "filler", "pleasantry", "calculation"] | None = Field(
+        description="Why all of the text (`filtered`) or a part of it was not taken: it was served by Mneme itself, or "
+        "is small talk."
     )
 
 

@@ -15,7 +15,7 @@ from app.api.body import Identifier, Moment, Wire
 from app.language import zone_of
 from app.memory import ContentType, Kind
 from app.recall import Clock, Filters, Fusion, TimeDecay
-from app.remember import DEFAULT_KIND, NewMemory
+from app.remember import DEFAULT_KIND, IfTrivial, NewMemory
 
 CONTENT_CHARACTERS = 8_000
 QUERY_CHARACTERS = 4_000
@@ -89,7 +89,9 @@ class MemoryIn(Validity):
     content_type: ContentType = "text"
     kind: Kind = DEFAULT_KIND  # type: ignore[assignment]
     key: Identifier | None = Field(None, examples=["profile.company_name"])
-    importance: Importance | None = Field(None, description="1 to 5; default by kind.")
+    importance: Importance | None = Field(
+        None, description="1 to 5; default by kind and by what the text says; what is kept at 1 expires after 7 days."
+    )
     tags: Tags = Field(default=[])
     metadata: Metadata = Field(default={})
     source: Identifier | None = None
@@ -97,13 +99,19 @@ class MemoryIn(Validity):
     event_at: Moment | None = None
     expires_at: Moment | None = None
     pinned: bool = False
+    if_trivial: IfTrivial = Field(
+        "filter",
+        description="What becomes of small talk (greetings, thanks, fillers, sums on the way): `filter` leaves it out; "
+        "`expire` stores it, at importance 1 unless one is given, and what has importance 1 expires; `keep` stores it "
+        "for good.",
+    )
 
     def to_new(self, user_id: str | None, agent_id: str | None) -> NewMemory:
         return NewMemory(
             user_id=user_id, agent_id=agent_id, content=self.content, content_type=self.content_type, kind=self.kind,
             key=self.key, importance=self.importance, tags=tuple(dict.fromkeys(self.tags)), metadata=self.metadata,
             source=self.source, session_id=self.session_id, event_at=self.event_at, valid_from=self.valid_from,
-            valid_to=self.valid_to, expires_at=self.expires_at, pinned=self.pinned,
+            valid_to=self.valid_to, expires_at=self.expires_at, pinned=self.pinned, if_trivial=self.if_trivial,
         )  # fmt: skip
 
 

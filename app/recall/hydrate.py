@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.database import Transaction, sql
 from app.embed import Generation
-from app.memory import MEMORY_ALIVE, MEMORY_COLUMNS, MEMORY_SOURCE
+from app.memory import MEMORY_ALIVE, MEMORY_COLUMNS, MEMORY_SOURCE, importance_score
 from app.recall.candidates import SUBJECTS, known, scope
 from app.recall.query import Query
 
@@ -47,7 +47,8 @@ async def texts_of_then(
 
 def _restored(snapshot: dict[str, Any]) -> dict[str, Any]:
     times = {name: snapshot[name] for name in ("event_at", "valid_from", "valid_to", "expires_at")}
-    return snapshot | {name: value and datetime.fromisoformat(value) for name, value in times.items()}
+    score = {"importance_score": importance_score(snapshot["importance"])}
+    return snapshot | score | {name: value and datetime.fromisoformat(value) for name, value in times.items()}
 
 
 _HEADER_BYTES = 4  # of halfvec_send: dimension and a reserved field

@@ -5,7 +5,7 @@ from app.remember.extract import ExtractConfig, extract
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.kinds import DEFAULT_KIND, KINDS
-from app.remember.memory import NewMemory, RememberConfig, Written
+from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.window import Conversation, SessionConfig, Sessions, Window, end_idle_sessions, end_in, held_in
@@ -22,6 +22,7 @@ __all__ = [
     "Fact",
     "Feedback",
     "Filler",
+    "IfTrivial",
     "Listing",
     "Message",
     "NewMemory",

@@ -53,8 +53,3 @@ def importance(kind: str, text: str, *, requested: bool | None = None) -> float:
     topics = sum(bool(pattern.search(folded)) for pattern in _WEIGHTY.values())
     score = KINDS[kind].default_importance + REQUESTED * asked + min(ADDITION * topics, ADDITIONS_MAX)
     return min(max(score, LEAST_IMPORTANCE), 5.0)
-
-
-def share(importance: float) -> float:
-    """The same in [0, 1]: 1 is 0, 5 is 1."""
-    return (importance - 1) / 4

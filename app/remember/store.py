@@ -87,7 +87,7 @@ async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dr
 
 def _render(draft: Draft) -> dict[str, Any]:
     new = draft.new
-    return {
+    row = {
         "id": draft.memory_id,
         "user_id": new.user_id,
         "agent_id": new.agent_id,
@@ -113,6 +113,7 @@ def _render(draft: Draft) -> dict[str, Any]:
         "version": 1,
         "embedding": "pending" if draft.windows is None else "ready",
     }
+    return as_json(row)
 
 
 def text_array(values: Sequence[str]) -> str:
