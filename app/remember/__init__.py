@@ -1,10 +1,10 @@
 """Remember: how memories come in, are judged, and are kept by hand."""
 
+from app.kinds import DEFAULT_KIND, KINDS
 from app.remember.conversation import Extraction, Fact, Message, Skipped
 from app.remember.extract import ExtractConfig, extract
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
-from app.remember.kinds import DEFAULT_KIND, KINDS
 from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf

@@ -6,8 +6,8 @@ Invariant: base by kind + 2 if it is an order or an explicit request + at most 1
 import re
 from typing import Final
 
+from app.kinds import KINDS
 from app.language import fold
-from app.remember.kinds import KINDS
 
 LEAST_IMPORTANCE: Final = 1.0
 REQUESTED: Final = 2.0

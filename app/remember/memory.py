@@ -10,8 +10,8 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 from uuid_utils.compat import uuid7
 
+from app.kinds import KINDS
 from app.language import KeywordVector, keyword_vector, normalise
-from app.remember.kinds import KINDS
 
 IfTrivial = Literal["filter", "expire", "keep"]
 """Small talk is left out; or stored, at importance 1 unless another is given, which expires; or stored for good."""

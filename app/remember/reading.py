@@ -13,13 +13,13 @@ from typing import Annotated, Final
 import orjson
 from pydantic import BaseModel, Field
 
+from app.kinds import DEFAULT_KIND, KINDS
 from app.language import fold, words
 from app.llm import LanguageModel
 from app.memory import Kind
 from app.remember.conversation import Fact, Message
 from app.remember.entities import entities
 from app.remember.importance import importance
-from app.remember.kinds import DEFAULT_KIND, KINDS
 from app.remember.rules import SPEAKER
 from app.remember.sentences import asked_to_keep, is_command, sentences, stated, subject
 from app.remember.served import without_served

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
+from app.kinds import DEFAULT_KIND
 from app.language import fold
 from app.remember.conversation import Extraction, Fact, Message, Skip, Skipped, Trigger
 from app.remember.entities import NEW, entities
 from app.remember.importance import importance
-from app.remember.kinds import DEFAULT_KIND
 from app.remember.sentences import (
     Subject,
     asked_to_keep,
