@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from app import telemetry
-from app.api import compat, context, feedback, health, memories, search, sessions, webhooks
+from app.api import compat, context, feedback, health, memories, operations, search, sessions, tenant, webhooks
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
 from app.api.docs import add_docs
 from app.api.health import Readiness
@@ -34,6 +34,8 @@ from app.embed import claim_generation, load_embedder, load_reranker
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
+from app.llm import load_language_model
+from app.operations import Desk, Operator, Queue, Tools
 from app.recall import Recaller, RecallProbe, Residents, SmallTalk, UsageBuffer
 from app.remember import Rememberer, Sessions, Shelf
 from app.settings import Settings, load_settings
@@ -42,7 +44,7 @@ from app.webhooks import Webhooks
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 ROUTERS: Final = (  # the busiest first
     search.router, memories.router, context.router, sessions.router, compat.router, feedback.router, health.probes,
-    webhooks.router, health.router,
+    operations.router, webhooks.router, tenant.router, health.router,
 )  # fmt: skip
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
@@ -120,14 +122,17 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         probe = RecallProbe(database, settings.recall)
         stack.push_async_callback(probe.close)
         stack.callback(asyncio.create_task(sample(database)).cancel)
+        rememberer = Rememberer(database, embedder, generation, settings.remember)
+        desk = _open_desk(settings, rememberer, stack)
         telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), embedder.spec.model).set(1)
         yield Services(
             database=database,
             embedder=embedder,
             generation=generation,
-            rememberer=Rememberer(database, embedder, generation, settings.remember),
+            rememberer=rememberer,
             shelf=Shelf(database, embedder, generation, settings.remember),
             sessions=Sessions(database, embedder.count_tokens, settings.sessions),
+            operations=desk,
             webhooks=Webhooks(database, pepper, settings.webhooks),
             recaller=Recaller(
                 database, embedder, generation, usage, residents, small_talk, reranker, probe, settings.recall
@@ -141,6 +146,18 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             version=installed_version("mneme"),
             switch=Switch(),
         )
+
+
+def _open_desk(settings: Settings, rememberer: Rememberer, stack: AsyncExitStack) -> Desk:
+    """Where operations are asked for; what is in hand at the end is put back before the database closes."""
+    language_model = load_language_model(settings.llm)
+    if language_model is not None:
+        stack.push_async_callback(language_model.close)
+    queue = Queue(rememberer.database, rememberer.subscriptions, settings.operations)
+    tools = Tools(rememberer, language_model, settings.extract)
+    operator = Operator(queue, tools, settings.operations, clock=now)
+    stack.push_async_callback(operator.close)
+    return Desk(rememberer.database, operator, rememberer.subscriptions, settings.operations)
 
 
 def serve(settings: Settings, *, shared_port: bool = False) -> None:

@@ -27,8 +27,10 @@ from sqlalchemy.exc import ArgumentError
 from app.database import DatabaseConfig
 from app.embed import EmbedConfig, RerankConfig
 from app.errors import StartupRefused
+from app.llm import LlmConfig
+from app.operations import OperationConfig
 from app.recall import RecallConfig
-from app.remember import RememberConfig, SessionConfig
+from app.remember import ExtractConfig, RememberConfig, SessionConfig
 from app.webhooks import WebhookConfig
 
 PREFIX = "MNEME_"
@@ -104,7 +106,10 @@ class Settings(BaseSettings):
     database: DatabaseConfig = Field(default_factory=DatabaseConfig)
     embed: EmbedConfig = Field(default_factory=EmbedConfig)
     remember: RememberConfig = Field(default_factory=RememberConfig)
+    llm: LlmConfig = Field(default_factory=LlmConfig)
+    extract: ExtractConfig = Field(default_factory=ExtractConfig)
     sessions: SessionConfig = Field(default_factory=SessionConfig)
+    operations: OperationConfig = Field(default_factory=OperationConfig)
     webhooks: WebhookConfig = Field(default_factory=WebhookConfig)
     recall: RecallConfig = Field(default_factory=RecallConfig)
     rerank: RerankConfig = Field(default_factory=RerankConfig)

@@ -33,7 +33,9 @@ OPERATIONS_OLDEST_SECONDS = Gauge(
 EXTRACTIONS = Counter(
     "mneme_extractions_total", "Conversations read, by what was found; failed is never no_facts.", ["outcome"]
 )
-EXTRACTED_FACTS = Counter("mneme_extracted_facts_total", "Facts found, by what became of them.", ["outcome"])
+EXTRACTED_MEMORIES = Counter(
+    "mneme_extracted_memories_total", "Facts of conversations that were offered as memories.", ["outcome"]
+)
 
 WEBHOOK_DELIVERIES = Counter(
     "mneme_webhook_deliveries_total", "Attempts to tell a webhook; `retried` will be tried again.", ["outcome"]
@@ -58,7 +60,7 @@ _BOUNDED: Final = (
     )),
     (OPERATIONS_WAITING, (("queued",), ("running",))),
     (EXTRACTIONS, (("facts",), ("no_facts",), ("failed",))),
-    (EXTRACTED_FACTS, (("created",), ("duplicate",), ("superseded",), ("filtered",))),
+    (EXTRACTED_MEMORIES, (("created",), ("duplicate",), ("superseded",), ("filtered",))),
     (WEBHOOK_DELIVERIES, (("delivered",), ("failed",), ("retried",), ("lost",))),
     (WEBHOOKS_DISABLED, (("failing",), ("gone",))),
 )  # fmt: skip

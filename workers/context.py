@@ -6,10 +6,12 @@ from functools import partial
 
 from app.clock import now
 from app.database import Database
-from app.embed import Embedder, claim_generation, load_embedder
+from app.embed import Embedder, Generation, claim_generation, load_embedder
 from app.guard import load_pepper
 from app.language import TOKENIZER_VERSION
-from app.remember import Filler
+from app.llm import LanguageModel, load_language_model
+from app.operations import Operator, Queue, Tools
+from app.remember import Filler, Rememberer
 from app.settings import Settings
 from app.webhooks import Courier, secret_of
 
@@ -21,9 +23,21 @@ class Context:
     settings: Settings
     database: Database
     _embedder: Embedder | None = None
+    _generation: Generation | None = None
     _filler: Filler | None = None
     _courier: Courier | None = None
+    _operator: Operator | None = None
+    _language_model: LanguageModel | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def _embedding(self) -> tuple[Embedder, Generation]:
+        if self._embedder is None:
+            embedder = load_embedder(self.settings.embed, self.settings.data_dir)
+            self._generation = await claim_generation(self.database, embedder.spec, TOKENIZER_VERSION, now())
+            await embedder.start()
+            self._embedder = embedder
+        assert self._generation is not None
+        return self._embedder, self._generation
 
     async def filler(self) -> Filler:
         """Return the worker's side of the write path; the first call loads the model.
@@ -32,12 +46,20 @@ class Context:
         """
         async with self._lock:
             if self._filler is None:
-                embedder = load_embedder(self.settings.embed, self.settings.data_dir)
-                generation = await claim_generation(self.database, embedder.spec, TOKENIZER_VERSION, now())
-                await embedder.start()
-                self._embedder = embedder
-                self._filler = Filler(self.database, embedder, generation, self.settings.remember)
+                self._filler = Filler(self.database, *await self._embedding(), self.settings.remember)
             return self._filler
+
+    async def operator(self) -> Operator:
+        """Return what works off operations; the first call loads the model. Raises StartupRefused as `filler` does."""
+        async with self._lock:
+            if self._operator is None:
+                rememberer = Rememberer(self.database, *await self._embedding(), self.settings.remember)
+                self._language_model = load_language_model(self.settings.llm)
+                self._operator = Operator(
+                    Queue(self.database, rememberer.subscriptions, self.settings.operations),
+                    Tools(rememberer, self._language_model, self.settings.extract), self.settings.operations, clock=now,
+                )  # fmt: skip
+            return self._operator
 
     async def courier(self) -> Courier:
         """Return what sends events; the first call reads the pepper. Raises StartupRefused when there is none."""
@@ -53,7 +75,8 @@ class Context:
             return self._courier
 
     async def close(self) -> None:
-        if self._courier is not None:
-            await self._courier.close()
+        for service in (self._operator, self._language_model, self._courier):
+            if service is not None:
+                await service.close()
         if self._embedder is not None:
             await self._embedder.close()

@@ -10,6 +10,7 @@ from datetime import datetime
 from app import telemetry, work_metrics
 from app.clock import now
 from app.idempotency import expire_idempotency
+from app.operations import expire_operations, waiting
 from app.recall import tend_large_subjects
 from app.remember import backlog, end_idle_sessions
 from app.webhooks import forget_events, pending
@@ -38,8 +39,8 @@ class Job:
 
 async def embed(context: Context, moment: datetime) -> int:
     """Give the memories that were accepted without a vector their vector, until none is due."""
-    waiting, _ = await backlog(context.database, now=moment)
-    if not waiting:
+    unembedded, _ = await backlog(context.database, now=moment)
+    if not unembedded:
         return 0  # and the model stays unloaded
     filler, done = await context.filler(), 0
     while True:
@@ -71,13 +72,34 @@ async def sessions(context: Context, moment: datetime) -> int:
 
 async def webhooks(context: Context, moment: datetime) -> int:
     """Tell what happened to whom it is to be told, until nothing is due."""
-    waiting, _ = await pending(context.database, now=moment)
-    if not waiting:
+    untold, _ = await pending(context.database, now=moment)
+    if not untold:
         return 0
     courier, done = await context.courier(), 0
     while under_way := await courier.deliver(now=now()):
         done = max(done, under_way)
     return done
+
+
+async def operations(context: Context, moment: datetime) -> int:
+    """Work off what was asked for, until nothing is due."""
+    queued, running, _ = await waiting(context.database, now=moment)
+    if not queued + running:
+        return 0  # and the model stays unloaded
+    operator, done = await context.operator(), 0
+    while in_hand := await operator.work_off():
+        done = max(done, in_hand)
+    return done
+
+
+async def finished_operations(context: Context, moment: datetime) -> int:
+    """Forget operations that ended long ago."""
+    done = 0
+    while True:
+        expired = await expire_operations(context.database, context.settings.operations, now=moment, limit=EXPIRE_BATCH)
+        done += expired
+        if expired < EXPIRE_BATCH:
+            return done
 
 
 async def events(context: Context, moment: datetime) -> int:
@@ -98,12 +120,16 @@ async def large_subjects(context: Context, moment: datetime) -> int:
 
 async def gauges(context: Context, moment: datetime) -> int:
     """Measure what is true of the whole database: every replica shows the same, so take max(), never sum()."""
-    waiting, oldest_seconds = await backlog(context.database, now=moment)
-    telemetry.EMBEDDING_PENDING.set(waiting)
+    unembedded, oldest_seconds = await backlog(context.database, now=moment)
+    telemetry.EMBEDDING_PENDING.set(unembedded)
     telemetry.EMBEDDING_OLDEST_PENDING_SECONDS.set(oldest_seconds)
-    waiting, oldest_seconds = await pending(context.database, now=moment)
-    work_metrics.WEBHOOKS_PENDING.set(waiting)
+    untold, oldest_seconds = await pending(context.database, now=moment)
+    work_metrics.WEBHOOKS_PENDING.set(untold)
     work_metrics.WEBHOOKS_OLDEST_SECONDS.set(oldest_seconds)
+    queued, running, oldest_seconds = await waiting(context.database, now=moment)
+    work_metrics.OPERATIONS_WAITING.labels("queued").set(queued)
+    work_metrics.OPERATIONS_WAITING.labels("running").set(running)
+    work_metrics.OPERATIONS_OLDEST_SECONDS.set(oldest_seconds)
     return 0
 
 
@@ -114,5 +140,7 @@ JOBS: tuple[Job, ...] = (
     Job("large_subjects", every_seconds=300, once=True, run=large_subjects),
     Job("sessions", every_seconds=60, once=True, run=sessions),
     Job("webhooks", every_seconds=1, once=False, run=webhooks),
+    Job("operations", every_seconds=1, once=False, run=operations),
+    Job("finished_operations", every_seconds=3600, once=True, run=finished_operations),
     Job("events", every_seconds=3600, once=True, run=events),
 )

@@ -23,6 +23,7 @@ from app.database import Database
 from app.embed import Embedder, Generation
 from app.errors import Forbidden, Unauthenticated
 from app.guard import OPEN_DOOR, Caller, Keyring
+from app.operations import Desk
 from app.recall import Recaller
 from app.remember import Rememberer, Sessions, Shelf
 from app.webhooks import Webhooks
@@ -66,6 +67,7 @@ class Services:
     rememberer: Rememberer
     shelf: Shelf
     sessions: Sessions
+    operations: Desk
     webhooks: Webhooks
     recaller: Recaller
     keyring: Keyring

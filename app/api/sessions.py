@@ -173,6 +173,9 @@ async def append_messages(services: Mneme, caller: Writer, session_id: SessionId
 
 
 @router.get(
+    "/sessions/{session_id:path}", operation_id="get_session", response_model=WindowAnswer, responses=problems(422)
+)
+@router.get(
     "/sessions/{session_id:path}/messages",
     operation_id="get_messages",
     response_model=WindowAnswer,
@@ -206,20 +209,3 @@ def _held(window: Window) -> dict[str, Any]:
         "tokens": window.tokens,
         "ends_at": window.ends_at,
     }
-
-
-@router.delete(
-    "/sessions/{session_id:path}",
-    operation_id="end_session",
-    status_code=HTTPStatus.NO_CONTENT,
-    response_class=Response,
-    responses=problems(422),
-)
-async def end_session(
-    services: Mneme, caller: Writer, session_id: SessionId, parameters: Annotated[WhoseParameters, Parameter()]
-) -> Response:
-    """End a conversation; nothing of it stays. An unknown or ended one is answered alike."""
-    telemetry.annotate(operation="session")
-    conversation = conversation_of(caller, session_id, parameters.user_id, parameters.agent_id)
-    await services.sessions.end(conversation, now=now())
-    return Response(status_code=HTTPStatus.NO_CONTENT)

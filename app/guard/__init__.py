@@ -7,7 +7,14 @@ from app.guard.caller import SCOPES, Caller
 from app.guard.keyring import OPEN_DOOR, Keyring
 from app.guard.keys import IssuedKey, KeyGrant, KeyRecord, create_key, list_keys, revoke_key
 from app.guard.pepper import derive_secret, load_pepper
-from app.guard.tenants import DEFAULT_TENANT_ID, Tenant, create_tenant, list_tenants
+from app.guard.tenants import (
+    DEFAULT_TENANT_ID,
+    Tenant,
+    amend_tenant_settings,
+    create_tenant,
+    list_tenants,
+    tenant_settings,
+)
 
 __all__ = [
     "DEFAULT_TENANT_ID",
@@ -19,6 +26,7 @@ __all__ = [
     "KeyRecord",
     "Keyring",
     "Tenant",
+    "amend_tenant_settings",
     "create_key",
     "create_tenant",
     "derive_secret",
@@ -26,4 +34,5 @@ __all__ = [
     "list_tenants",
     "load_pepper",
     "revoke_key",
+    "tenant_settings",
 ]

@@ -40,6 +40,11 @@ class Caller:
             raise Forbidden("this key is bound to another agent")
         return self.user_id or user_id, self.agent_id or agent_id
 
+    def act_for_all(self) -> None:
+        """Raises Forbidden for a bound key, where something concerns every user and agent of the tenant."""
+        if self.user_id is not None or self.agent_id is not None:
+            raise Forbidden("this key is bound to a user or an agent, and this concerns all of them")
+
     def may_read(self, user_id: str | None, agent_id: str | None) -> bool:
         """Whether a stored memory of this user and agent may be shown; None = shared, which all may read.
 

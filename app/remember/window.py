@@ -18,7 +18,7 @@ from uuid_utils.compat import uuid7
 from app import telemetry
 from app.database import Database, Transaction, sql, subject_lock
 from app.errors import FieldError, Invalid
-from app.remember.conversation import Message
+from app.remember.conversation import Message, Role
 from app.remember.served import without_served
 
 BLOCKING_CHARACTERS: Final = 20_000  # counting the tokens of more would hold up the event loop
@@ -39,7 +39,7 @@ class WindowMessage:
     """A message in a window: `turn` from 0, `tokens` of its content, `reference` the caller's own name for it."""
 
     id: UUID
-    role: str
+    role: Role
     content: str
     at: datetime
     tool: str | None
@@ -118,7 +118,7 @@ class Sessions:
         async with self.database.write(conversation.tenant_id, conversation.lock) as transaction:
             row = await transaction.fetch_row(_OPEN, **conversation.names, new_id=uuid7(), now=now)
             assert row is not None
-            limits = _limits(self.config, row["settings"])
+            limits = self.limits(row["settings"])
             held = _messages(row["messages"])
             new, known = _admitted(held, list(zip(messages, said, tokens, strict=True)), limits.tokens, now)
             kept = fit((*held, *new), limits.turns, limits.tokens)
@@ -143,6 +143,10 @@ class Sessions:
         """Forget a conversation, and its user if nothing else is known of them; tells whether there was one."""
         async with self.database.write(conversation.tenant_id, conversation.lock) as transaction:
             return await end_in(transaction, conversation, now=now)
+
+    def limits(self, settings: Mapping[str, Any]) -> SessionConfig:
+        """The limits of a tenant with these settings of its own."""
+        return self.config.model_copy(update=dict(settings.get("sessions", {})))
 
     async def _count(self, texts: Sequence[str]) -> list[int]:
         def count() -> list[int]:
@@ -240,11 +244,6 @@ def _turn(before: Sequence[WindowMessage], role: str) -> int:
         return 0
     last = before[-1]
     return last.turn + 1 if role == "user" else last.turn
-
-
-def _limits(config: SessionConfig, settings: Mapping[str, Any]) -> SessionConfig:
-    own = settings.get("sessions") or {}
-    return config.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
 def _messages(stored: Sequence[Mapping[str, Any]]) -> tuple[WindowMessage, ...]:

@@ -9,7 +9,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from app.database import Database, sql
-from app.errors import Conflict, FieldError, Forbidden, Invalid, NotFound
+from app.errors import Conflict, FieldError, Invalid, NotFound
 from app.guard import Caller
 from app.webhooks.events import KNOWN_SECONDS
 from app.webhooks.signature import WebhookConfig, secret_of, secret_text
@@ -39,7 +39,7 @@ class Webhooks:
         It is answered when every process knows of it, a second later, so nothing that happens afterwards is missed.
         Raises Forbidden, Invalid (also for a target that may not be reached), Conflict when there are too many.
         """
-        _unbound(caller)
+        caller.act_for_all()
         url = checked_url(new.url, allow_private=self.config.allow_private_targets)
         try:
             await resolve(url, allow_private=self.config.allow_private_targets)
@@ -59,13 +59,13 @@ class Webhooks:
 
     async def browse(self, caller: Caller) -> list[dict[str, Any]]:
         """Every webhook of the tenant, oldest first."""
-        _unbound(caller)
+        caller.act_for_all()
         async with self.database.read(caller.tenant_id) as transaction:
             return [dict(row) for row in await transaction.fetch(_LIST, tenant_id=caller.tenant_id)]
 
     async def get(self, caller: Caller, webhook_id: UUID) -> dict[str, Any]:
         """One webhook; raises NotFound."""
-        _unbound(caller)
+        caller.act_for_all()
         async with self.database.read(caller.tenant_id) as transaction:
             row = await transaction.fetch_row(_GET, tenant_id=caller.tenant_id, webhook_id=webhook_id)
         if row is None:
@@ -74,7 +74,7 @@ class Webhooks:
 
     async def enable(self, caller: Caller, webhook_id: UUID) -> dict[str, Any]:
         """Send again to a webhook that was switched off; what still waits for it is sent, too. Raises NotFound."""
-        _unbound(caller)
+        caller.act_for_all()
         async with self.database.write(caller.tenant_id) as transaction:
             row = await transaction.fetch_row(_ENABLE, tenant_id=caller.tenant_id, webhook_id=webhook_id)
         if row is None:
@@ -84,7 +84,7 @@ class Webhooks:
 
     async def remove(self, caller: Caller, webhook_id: UUID) -> None:
         """Forget a webhook and its log; raises NotFound."""
-        _unbound(caller)
+        caller.act_for_all()
         async with self.database.write(caller.tenant_id) as transaction:
             if not await transaction.execute(_REMOVE, tenant_id=caller.tenant_id, webhook_id=webhook_id):
                 raise NotFound
@@ -102,11 +102,6 @@ class Webhooks:
                 _DELIVERIES, tenant_id=caller.tenant_id, webhook_id=webhook_id, state=state, before=before, limit=limit
             )
         return [dict(row) for row in rows]
-
-
-def _unbound(caller: Caller) -> None:
-    if caller.user_id is not None or caller.agent_id is not None:
-        raise Forbidden("a key that is bound to a user or an agent cannot manage webhooks")
 
 
 _COLUMNS = "webhook_id AS id, url, events, description, created_at, failing_since, disabled_at, disabled_reason"

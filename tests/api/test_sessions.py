@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -84,6 +84,24 @@ async def test_four_thousand_tokens_are_held(agent: httpx2.AsyncClient) -> None:
     assert (await held(agent, "s"))[-1].startswith("7 ")
     response = await agent.post("/v1/sessions/s/messages", json={"role": "user", "content": "词 " * 5_000})
     assert (response.status_code, response.json()["errors"][0]["code"]) == (422, "window_tokens")
+
+
+async def test_a_tenant_has_limits_of_its_own(agent: httpx2.AsyncClient, make_key: MakeKey) -> None:
+    served = {"turns": 20, "tokens": 4000, "idle_seconds": 1800.0}
+    assert (await agent.get("/v1/settings")).json() == {"sessions": served, "own": []}
+    patched = await agent.patch("/v1/settings", json={"sessions": {"turns": 2, "idle_seconds": 60}})
+    own = served | {"turns": 2, "idle_seconds": 60.0}
+    assert patched.json() == {"sessions": own, "own": ["sessions.idle_seconds", "sessions.turns"]}
+    for number in range(4):
+        answer = await say(agent, "s", ("user", f"question {number}"), ("assistant", f"回答 {number}"))
+    assert answer["window"]["turns"] == 2
+    assert datetime.fromisoformat(answer["window"]["ends_at"]) - now() < timedelta(seconds=61)
+    back = await agent.patch("/v1/settings", json={"sessions": {"turns": None}})
+    assert back.json()["own"] == ["sessions.idle_seconds"]
+    for wrong in ({}, {"sessions": {}}, {"sessions": {"turns": 0}}, {"sessions": {"tokens": 3}}, {"other": {}}):
+        assert (await agent.patch("/v1/settings", json=wrong)).status_code == 422
+    for key in (await make_key(user_id="amy"), await make_key(scopes=frozenset({"write"}))):
+        assert (await agent.get("/v1/settings", headers=bearer(key))).status_code == 403
 
 
 async def test_users_and_agents_have_conversations_of_their_own(agent: httpx2.AsyncClient, make_key: MakeKey) -> None:
@@ -175,7 +193,8 @@ async def test_an_ended_conversation_leaves_nothing(
         assert (await agent.delete("/v1/sessions/s?user_id=wang")).status_code == 204
         assert (await agent.delete("/v1/sessions/t")).status_code == 204
     else:
-        assert await end_idle_sessions(database, now=now() + timedelta(seconds=1700)) == 0
+        await end_idle_sessions(database, now=now() + timedelta(seconds=1700))
+        assert len(await held(agent, "s", user_id="wang")) == 1
         while await end_idle_sessions(database, now=now() + timedelta(seconds=1900)):
             pass
     assert await traces(owner, tenant) == {}

@@ -1,0 +1,15 @@
+"""What the work of operations may use."""
+
+from dataclasses import dataclass
+
+from app.llm import LanguageModel
+from app.remember import ExtractConfig, Rememberer
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The services of a process; without a language model the rules work alone."""
+
+    rememberer: Rememberer
+    language_model: LanguageModel | None
+    extract: ExtractConfig
