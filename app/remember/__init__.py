@@ -1,12 +1,12 @@
 """Remember: how memories come in, are judged, and are kept by hand."""
 
+from app.kinds import DEFAULT_KIND, KINDS
 from app.remember.conversation import Extraction, Fact, Message, Skipped
 from app.remember.extract import ExtractConfig
 from app.remember.extract import extract as extract_facts  # its own name is that of its module
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
-from app.remember.kinds import DEFAULT_KIND, KINDS
-from app.remember.memory import NewMemory, RememberConfig, Written
+from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.window import Conversation, SessionConfig, Sessions, Window, end_idle_sessions, end_in, held_in
@@ -23,6 +23,7 @@ __all__ = [
     "Fact",
     "Feedback",
     "Filler",
+    "IfTrivial",
     "Listing",
     "Message",
     "NewMemory",
