@@ -36,7 +36,7 @@ class RecallConfig(BaseModel, extra="forbid"):
         256, ge=0, description="Room for subjects that are searched again and again; 0: SQL answers every search."
     )
     resident_after: int = Field(
-        3, ge=1, description="Searches of a subject, none a minute after the other, until it is held in memory."
+        2, ge=1, description="Searches of a subject, none a minute after the other, until it is held in memory."
     )
     resident_rows: int = Field(5_000, ge=1, description="Active memories of the largest subject held in memory.")
     usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")

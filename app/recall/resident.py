@@ -70,17 +70,18 @@ class Resident:
         further = [(number, row["windows"]) for number, row in enumerate(rows) if row["windows"]]
         halves = _HEADER_BYTES // 2 + dimension
         windows = np.frombuffer(b"".join(packed for _, packed in further), ">f2").reshape(-1, halves)
-        term_lists = [_terms(row["keywords"]) for row in rows]
+        terms, term_counts, per_row = _terms([row["keywords"] for row in rows])
+        numbers: dict[str | None, int] = {None: 0}
         made = Resident(
             subject_id=subject_id,
             stamp=stamp,
             memories=memories,
             by_id={memory["id"]: memory for memory in memories},
-            ids=np.frombuffer(b"".join(memory["id"].bytes for memory in memories), ">u8").astype(np.uint64).reshape(-1, 2),
+            ids=np.frombuffer(b"".join(memory["id"].bytes for memory in memories), ">u8").reshape(-1, 2).astype("u8"),
             marks=marks,
             numbers={name: _COLUMN_OF[name](rows) for name in _COLUMNS},
-            session=np.array([_number(row["session_id"]) for row in rows], np.int64),
-            source=np.array([_number(row["source"]) for row in rows], np.int64),
+            session=np.array([_number(row["session_id"], numbers) for row in rows], np.int64),
+            source=np.array([_number(row["source"], numbers) for row in rows], np.int64),
             vectors=vectors,
             seen=seen,
             single=np.array([row["window_count"] == 1 for row in rows], np.bool_),
@@ -89,9 +90,9 @@ class Resident:
                 np.array([number for number, _ in further], np.intp),
                 [len(packed) // (2 * halves) for _, packed in further],
             ),
-            terms=_joined([ids for ids, _ in term_lists], np.int32),
-            term_rows=np.repeat(np.arange(len(rows), dtype=np.int32), [len(ids) for ids, _ in term_lists]),
-            term_counts=_joined([counts for _, counts in term_lists], np.uint8),
+            terms=terms,
+            term_rows=np.repeat(np.arange(len(rows), dtype=np.int32), per_row),
+            term_counts=term_counts,
             always=all(
                 row["agent_id"] is None and row["expires_at"] is None and row["valid_from"] is None
                 and row["valid_to"] is None for row in rows
@@ -130,7 +131,7 @@ class Resident:
         memories = [self.memories[row] for row in order.tolist()]
         windows, terms = place[self.window_rows] >= 0, place[self.term_rows] >= 0
         kept = np.flatnonzero(terms)
-        kept = kept[np.argsort(self.terms[kept], kind="stable")]
+        kept = kept[np.argsort(self.terms[kept])]
         return Resident(
             subject_id=self.subject_id,
             stamp=stamp,
@@ -284,6 +285,7 @@ _PLAIN = (
     "ids", "marks", "session", "source", "vectors", "seen", "single", "windows", "terms", "term_counts",
 )  # fmt: skip
 _HEADER_BYTES = 4  # of halfvec_send: dimension and a reserved field
+_SPARSE_HEADER = 3  # of a sparsevec, in int32: dimensions, how many entries, a reserved field
 
 
 def _vectors(packed: Sequence[bytes | None], dimension: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -298,17 +300,19 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.where(length > 0, length, 1), np.float32)
 
 
-def _terms(packed: bytes) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Ids and counts of a sparsevec in pgvector's binary form."""
-    count = int.from_bytes(packed[4:8], "big")
-    ids = np.frombuffer(packed, ">i4", count, 12)
-    return ids.astype(np.int32), np.frombuffer(packed, ">f4", count, 12 + 4 * count).astype(np.uint8)
+def _terms(packed: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.int64]]:
+    """Ids and counts of sparsevecs in pgvector's binary form, one after the other, and how many each has."""
+    words = np.frombuffer(b"".join(packed), ">i4")
+    length = np.array([len(one) for one in packed], np.int64) // 4
+    count = (length - _SPARSE_HEADER) // 2
+    first = np.cumsum(length) - length + _SPARSE_HEADER
+    places = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
+    counts = words.view(">f4")[places + np.repeat(count, count)]
+    return words[places].astype(np.int32), counts.astype(np.uint8), count
 
 
-def _joined(parts: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, kind)
-
-
-def _number(name: str | None) -> int:
-    """A number for a name, 0 for none: only whether two are equal matters."""
-    return 0 if name is None else int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+def _number(name: str | None, known: dict[str | None, int]) -> int:
+    """A number for a name, 0 for none, the same in every resident: only whether two are equal matters."""
+    if (number := known.get(name)) is None and name is not None:
+        number = known[name] = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+    return number or 0

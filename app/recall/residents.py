@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+from asyncpg.pgproto import pgproto
 from numpy.typing import NDArray
 
 from app import telemetry
@@ -209,7 +210,7 @@ class Residents:
             there = np.frombuffer(marks, _MARK)
             kept = None if held is None else _kept(held.resident, there)
             known = {} if kept is None else kept.by_id
-            ids = [UUID(bytes=one) for one in there["id"].tolist()]
+            ids = map(pgproto.UUID, there["id"].tolist())  # a uuid.UUID, made ten times faster
             rows = await self._rows(transaction, tenant_id, subject_id, [one for one in ids if one not in known])
             read = Resident.of(subject_id, stamp, rows, self._generation.spec.dimension)
             if kept is None or kept.subject_id != subject_id:
@@ -274,7 +275,8 @@ _SUBJECT = sql("""
            ), ''),
            s.ann
     FROM subjects s
-    WHERE s.tenant_id = :tenant_id AND (s.user_id = :user_id OR cast(:user_id AS text) IS NULL AND s.subject_id = :tenant_id)
+    WHERE s.tenant_id = :tenant_id
+      AND (s.user_id = :user_id OR cast(:user_id AS text) IS NULL AND s.subject_id = :tenant_id)
 """)
 _ROWS = sql(f"""
     SELECT {MEMORY_COLUMNS}, xidsend(m.xmin) AS mark, m.keywords, m.word_count, m.window_count,
