@@ -91,6 +91,8 @@ _MONTH = (
 )
 _DAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _WEEKDAY = r"(mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
+# 「上周一直」 is all week and not Monday.
+_WEEK_ZH = r"个?(?:周|星期|礼拜)(一(?![直起般些同共下])|[二三四五六日天]|)"
 _DIGITS = "一二三四五六七八九十"
 _CHINESE = {c: i + 1 for i, c in enumerate(_DIGITS)} | {
     f"{'' if tens == 1 else _DIGITS[tens - 1]}十{_DIGITS[ones - 1] if ones else ''}": tens * 10 + ones
@@ -180,8 +182,8 @@ _RELATIVE: list[tuple[re.Pattern[str], Read]] = [
         (r"(前天|day before yesterday)", lambda _, today: _span(today, -2)),
         (r"(昨[天日晚]|yesterday|last night)", lambda _, today: _span(today, -1)),
         (r"(今[天日早晚]|\btoday\b|\btonight\b)", lambda _, today: _span(today, 0)),
-        (r"上(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, -1, m)),
-        (r"(?:这|本)(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, 0, m)),
+        (rf"上{_WEEK_ZH}", lambda m, today: _week(today, -1, m)),
+        (rf"(?:这|本){_WEEK_ZH}", lambda m, today: _week(today, 0, m)),
         (rf"\blast\s+{_WEEKDAY}", lambda m, today: _last_weekday(today, m)),
         (r"\blast (week)\b", lambda _, today: _week(today, -1)),
         (r"\bthis (week)\b", lambda _, today: _week(today, 0)),
@@ -209,9 +211,9 @@ _AHEAD: list[tuple[re.Pattern[str], Read]] = [
         (rf"{_NUMBER}\s*(?:个?星期前|周前|个?礼拜前|weeks? ago)", lambda m, today: _shifted(m, today, -7)),
         (rf"{_NUMBER}\s*(?:个?星期后|周后|个?礼拜后|周之后|周以后)", lambda m, today: _shifted(m, today, 7)),
         (rf"\bin {_NUMBER} weeks?\b", lambda m, today: _shifted(m, today, 7)),
-        (r"上上(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, -2, str(m))),
-        (r"下下(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, 2, str(m))),
-        (r"下(?:个)?(?:周|星期|礼拜)([一二三四五六日天]?)", lambda m, today: _week(today, 1, str(m))),
+        (rf"上上{_WEEK_ZH}", lambda m, today: _week(today, -2, str(m))),
+        (rf"下下{_WEEK_ZH}", lambda m, today: _week(today, 2, str(m))),
+        (rf"下{_WEEK_ZH}", lambda m, today: _week(today, 1, str(m))),
         (rf"\bnext\s+{_WEEKDAY}", lambda m, today: _span(today, 7 - today.weekday() + _DAYS.index(m[:3]))),
         (rf"\bthis\s+(?:coming\s+)?{_WEEKDAY}", lambda m, today: _span(today, _DAYS.index(m[:3]) - today.weekday())),
         (r"(大前天)", lambda _, today: _span(today, -3)),

@@ -204,7 +204,8 @@ class _Reading:
         for row, pattern in _ROWS:
             if pattern.search(folded) and not _NOTHING_SAID.search(folded):
                 return Found(text, row.kind, row.trigger, order=row.order)
-        told_of = _ATTRIBUTE.search(folded) or (names_days(text) and (who == "user" or _EVENTS.search(folded)))
+        reasons = (who == "user", names_days(text), _EVENTS.search(folded) is not None)
+        told_of = _ATTRIBUTE.search(folded) or sum(reasons) > 1
         names = _NAMES.search(folded) and not self.seen.issuperset(entities(text, NEW))
         if told_of or names:
             return Found(text, DEFAULT_KIND, "entity")

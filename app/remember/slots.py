@@ -90,12 +90,17 @@ def slot(sentence: str) -> str | None:
     """The key of the slot that a folded sentence of the speaker fills, or None."""
     for key, pattern in SLOTS.items():
         match = pattern.search(sentence)
-        if match is not None and not _NO_VALUE.search(match["value"] or match["en_value"]):
-            return key
+        if match is not None:
+            value = match["value"] or match["en_value"]
+            if not (_NO_VALUE.search(value) or (key in _NAMES and _ARTICLE.search(value))):
+                return key
     return None
 
 
 _NO_VALUE = re.compile(
-    r"^(?:这|那|哪|什么|啥|一个|谁)|^(?:an?|my|our|your|his|her|this|that|it|here|there|not|no|what|who)\b"
+    r"^(?:这|那|哪|什么|啥|一个|谁)|^(?:my|our|your|his|her|this|that|it|here|there|not|no|what|who)\b"
     r"|\b(?:and|but|because|so|who|which|when|since|to|that|with|for)\b|(?:\S+ ){7}"
 )
+_NAMES = frozenset(f"profile.{name}" for name in ("preferred_name", "name", "company_name", "city", "hometown"))
+_ARTICLE = re.compile(r"^an?\b")
+"""'A new city' is no name of one."""
