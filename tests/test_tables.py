@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -185,6 +186,41 @@ def test_models_and_migrations_agree_and_each_step_goes_down_and_up(migrator: Co
         command.downgrade(migrator, "-1")
         command.upgrade(migrator, revision.revision)
     command.check(migrator)
+
+
+async def test_what_was_stored_before_there_was_forgetting_gets_its_due_date_and_its_way_back(
+    migrator: Config, owner_url: str
+) -> None:
+    await asyncio.to_thread(command.upgrade, migrator, "0005")
+    connection = await asyncpg.connect(migrator.attributes["url"].replace("postgresql+asyncpg", "postgresql"))
+    try:
+        await connection.execute(
+            """
+            INSERT INTO tenants (tenant_id, name, created_at) SELECT gen_random_uuid(), 'other', now();
+            INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
+            SELECT tenant_id, gen_random_uuid(), 'lin', now() FROM tenants;
+            INSERT INTO memories (tenant_id, subject_id, memory_id, status, content, content_type, kind, importance,
+                                  tags, metadata, pinned, version, created_at, updated_at, content_hash, keywords,
+                                  word_count, tokenizer_version)
+            SELECT tenant_id, subject_id, gen_random_uuid(), status, 'x', 'text', 'task_state', 3, '{}', '{}', pinned,
+                   1, '2026-01-01Z', '2026-01-01Z', uuid_send(gen_random_uuid()), '{}/1000000000', 0, 1
+            FROM subjects, (VALUES ('active', false), ('active', true), ('archived', false)) AS one (status, pinned);
+            INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
+            SELECT tenant_id, subject_id, memory_id, 0, 0 FROM memories;
+            """
+        )
+        await asyncio.to_thread(command.upgrade, migrator, "0007")
+        rows = await connection.fetch(
+            "SELECT status, pinned, date_trunc('day', forget_at) AS due, rule FROM memories"
+            " JOIN memory_usage USING (tenant_id, subject_id, memory_id)"
+            " LEFT JOIN memory_archive USING (tenant_id, subject_id, memory_id)"
+        )
+    finally:
+        await connection.close()
+    due = datetime(2026, 7, 14, tzinfo=UTC)
+    expected = {("active", False, due, None), ("active", True, None, None), ("archived", False, None, "asked")}
+    assert len(rows) == 6
+    assert {tuple(row.values()) for row in rows} == expected
 
 
 async def test_every_change_of_memories_moves_the_stamp_of_their_subjects(database: Database, tenant: UUID) -> None:

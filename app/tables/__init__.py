@@ -1,6 +1,7 @@
-"""Every table of Mneme, as SQLAlchemy Core metadata: the life of a memory in one file, work in the other."""
+"""Every table of Mneme, as SQLAlchemy Core metadata: the life of a memory, its end, and work."""
 
 from app.tables.base import metadata
+from app.tables.forgetting import jobs
 from app.tables.memory import (
     CONTENT_TYPES,
     DEFAULT_TENANT,
@@ -10,6 +11,6 @@ from app.tables.memory import (
 )
 from app.tables.work import job_runs
 
-GLOBAL_TABLES = (job_runs, embedding_generations)
+GLOBAL_TABLES = (job_runs, jobs, embedding_generations)
 
 __all__ = ["CONTENT_TYPES", "DEFAULT_TENANT", "GLOBAL_TABLES", "RELATIONS", "STATUSES", "metadata"]

@@ -186,6 +186,35 @@ memories = Table(
         "memory_id",
         postgresql_where=text("status = 'active' AND session_id IS NOT NULL"),
     ),
+    # What the rules of forgetting look for, oldest first; a memory that none of them may ever want is in none.
+    Index(
+        "memories_expires_idx",
+        "tenant_id",
+        "expires_at",
+        "memory_id",
+        postgresql_where=text("status = 'active' AND expires_at IS NOT NULL"),
+    ),
+    Index(
+        "memories_idle_idx",
+        "tenant_id",
+        "updated_at",
+        "memory_id",
+        postgresql_where=text("status = 'active' AND NOT pinned AND importance < 3"),
+    ),
+    Index(
+        "memories_task_idx",
+        "tenant_id",
+        "updated_at",
+        "memory_id",
+        postgresql_where=text("status = 'active' AND NOT pinned AND kind = 'task_state'"),
+    ),
+    Index(
+        "memories_retired_idx",
+        "tenant_id",
+        text("(coalesce(deprecated_at, updated_at))"),
+        "memory_id",
+        postgresql_where=text("status IN ('deprecated', 'duplicate')"),
+    ),
     # Rows of up to a page stay whole: a vector or keyword weights moved out of line would cost every search a detour.
     postgresql_with={"toast_tuple_target": "8160"},
 )
@@ -226,7 +255,13 @@ memory_usage = Table(
     Column("access_count", BigInteger, nullable=False),
     Column("hit_streak", Integer, nullable=False),
     time_column("last_accessed_at", nullable=True),
+    # When the memory is forgotten, if nobody uses it before (null: never). Hits move it when it is due, not one by one:
+    # it is indexed, and they change nothing that is.
+    time_column("forget_at", nullable=True),
+    Column("gained", REAL, nullable=False, server_default=text("0")),  # importance, by hits
+    time_column("gained_at", nullable=True),
     of_memory(),
+    Index("memory_usage_forget_idx", "tenant_id", "forget_at", "memory_id", postgresql_where=text("forget_at IS NOT NULL")),
     postgresql_with={"fillfactor": "80"},
 )
 

@@ -6,6 +6,7 @@ Invariant: queues point at memories and are claimed without locking a memory's r
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -92,11 +93,18 @@ operations = Table(
     Index("operations_subject_idx", "tenant_id", "subject_id"),
 )
 
+# A job's run of a slot. One that somebody asked for (`actor`) has its moment as slot; it may be of one tenant only, or
+# only say what it would do.
 job_runs = Table(
     "job_runs",
     metadata,
     Column("job", Text, primary_key=True),
     Column("slot", DateTime(timezone=True), primary_key=True),
+    Column("run_id", Uuid, nullable=True),
+    text_column("actor", nullable=True),
+    Column("tenant_id", Uuid, nullable=True),
+    Column("dry_run", Boolean, nullable=False, server_default=text("false")),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("1")),
     text_column("state"),
     text_column("worker"),
     time_column("started_at"),
@@ -105,7 +113,9 @@ job_runs = Table(
     time_column("finished_at", nullable=True),
     Column("counts", JSONB, nullable=False),
     text_column("error", nullable=True),
-    one_of("state", ("running", "succeeded", "failed")),
+    one_of("state", ("queued", "running", "succeeded", "failed")),
+    Index("job_runs_run_key", "run_id", unique=True),
+    Index("job_runs_open_idx", "state", "slot", postgresql_where=text("state IN ('queued', 'running')")),
 )
 
 # The latest messages of a conversation, the whole window in one row. Unlogged: in no log of the database, no replica
