@@ -261,7 +261,9 @@ memory_usage = Table(
     Column("gained", REAL, nullable=False, server_default=text("0")),  # importance, by hits
     time_column("gained_at", nullable=True),
     of_memory(),
-    Index("memory_usage_forget_idx", "tenant_id", "forget_at", "memory_id", postgresql_where=text("forget_at IS NOT NULL")),
+    Index(
+        "memory_usage_forget_idx", "tenant_id", "forget_at", "memory_id", postgresql_where=text("forget_at IS NOT NULL")
+    ),
     postgresql_with={"fillfactor": "80"},
 )
 
