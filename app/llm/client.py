@@ -182,8 +182,13 @@ class LanguageModel:
                 LLM_COST.inc(tokens * prices[direction] / 1e6)
 
 
+_NOT_STRICT = frozenset(
+    ("default", "title", "maxItems", "minItems", "maxLength", "minLength", "maximum", "minimum", "pattern", "format")
+)
+
+
 def strict(schema: Any) -> Any:
-    """A pydantic schema as the strict mode wants it: all properties required, no others, no defaults and titles."""
+    """A pydantic schema as the strict mode wants it: all properties required, no others; limits are checked here."""
     if isinstance(schema, list):
         return [strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -191,7 +196,7 @@ def strict(schema: Any) -> Any:
     kept = {
         name: {one: strict(value) for one, value in part.items()} if name in {"properties", "$defs"} else strict(part)
         for name, part in schema.items()
-        if name not in {"default", "title"}
+        if name not in _NOT_STRICT
     }
     if "properties" in kept:
         kept |= {"required": list(kept["properties"]), "additionalProperties": False}

@@ -2,8 +2,7 @@
 
 from app.kinds import DEFAULT_KIND, KINDS
 from app.remember.conversation import Extraction, Fact, Message, Skipped
-from app.remember.extract import ExtractConfig
-from app.remember.extract import extract as extract_facts  # its own name is that of its module
+from app.remember.extract import ExtractConfig, extract_facts
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written

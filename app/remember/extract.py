@@ -1,4 +1,4 @@
-"""extract(): from a conversation to facts, by a language model where there is one, by rules always.
+"""extract_facts(): from a conversation to facts, by a language model where there is one, by rules always.
 
 Invariant: a failure is an error and never "no facts"; what a user asked to keep is in the answer whatever a model says.
 """
@@ -38,7 +38,7 @@ class ExtractConfig(BaseModel, extra="forbid"):
     question_characters: int = Field(12_000, ge=500, description="Most characters of a conversation in one question.")
 
 
-async def extract(
+async def extract_facts(
     messages: Sequence[Message], *, zone: tzinfo, llm: LanguageModel | None = None, config: ExtractConfig | None = None
 ) -> Extraction:
     """The facts of a conversation, in its order; days count from each message's own time in `zone`, never from now.

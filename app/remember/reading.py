@@ -25,6 +25,7 @@ from app.remember.sentences import asked_to_keep, is_command, sentences, stated,
 from app.remember.served import without_served
 from app.remember.slots import SLOTS, slot
 from app.remember.triggers import ASKED_NOT_TO, DONE_FOR_THE_USER, RELATIVES, SECRET
+from app.remember.triviality import trivial
 from app.remember.when import dated
 
 CONTENT_CHARACTERS: Final = 1_000
@@ -214,6 +215,8 @@ def _sources(messages: Sequence[Message]) -> list[Source]:
         wanted: set[str] = set()
         if message.role == "user" and not _ASKED_NOT_TO.search(fold(said)):
             for sentence in sentences(said):
+                if trivial(sentence):
+                    continue
                 asked = asked_to_keep(sentence)
                 if asked is not None:
                     own.append(asked.rest)

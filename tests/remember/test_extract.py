@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.memory import served_label
 from app.remember import Extraction, Fact, Message
 from app.remember.conversation import Role
-from app.remember.extract import extract
+from app.remember.extract import extract_facts
 from app.remember.rules import facts_by_rules
 from app.remember.slots import SLOTS
 from app.remember.triggers import TRIGGERS
@@ -332,6 +332,6 @@ def test_r40_any_conversation_is_read(said: list[tuple[Role, str]]) -> None:
 
 
 async def test_r05_no_facts_is_an_answer_and_without_a_model_nothing_is_degraded() -> None:
-    found = await extract([Message("user", "谢谢"), Message("user", "我住在杭州", AT)], zone=SHANGHAI)
+    found = await extract_facts([Message("user", "谢谢"), Message("user", "我住在杭州", AT)], zone=SHANGHAI)
     assert ([fact.key for fact in found.facts], found.degraded) == (["profile.city"], ())
-    assert (await extract([], zone=SHANGHAI)).facts == ()
+    assert (await extract_facts([], zone=SHANGHAI)).facts == ()
