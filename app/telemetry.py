@@ -27,7 +27,7 @@ LATENCY_SECONDS: Final = (
 
 OPERATIONS: Final = (
     "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
-    "session", "extract", "operation", "webhook", "settings",
+    "lineage", "restore", "session", "extract", "operation", "webhook", "settings",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
@@ -235,13 +235,13 @@ def exposition() -> bytes:
     registry = REGISTRY
     if SHARED_DIRECTORY in os.environ:
         registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
 def forget_process(process_id: int, directory: str) -> None:
     """Take the gauges of a process that ended out of what those of `directory` show together."""
-    multiprocess.mark_process_dead(process_id, directory)
+    multiprocess.mark_process_dead(process_id, directory)  # type: ignore[no-untyped-call]
 
 
 def begin_request(request_id: str) -> dict[str, Any]:
