@@ -7,6 +7,7 @@ output channel and activations per token, as in int8.py, because a scale per ten
 import os
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -18,41 +19,52 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 PASS_TOKENS: Final = 384
-"""A pass of 10 texts costs no more per text than one of 50, and the short one answers, and lets queries in, sooner."""
+"""Of one pass, a thread: 10 texts cost no more each than 50 do, and a short pass answers and lets others in sooner."""
 
 LEVELS: Final = 127.0
 _TINY: Final = 1e-12
 _ROWS: Final = 8192
 _WIDE_VECTORS: Final = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
-_PADDED_POSITIONS: Final = {"bert": False, "roberta": True, "camembert": True, "xlm-roberta": True}
+_PADDED_POSITIONS: Final = {"BertModel": False, "RobertaModel": True, "CamembertModel": True, "XLMRobertaModel": True}
+"""Architectures, and whether their positions begin after the number of the padding token."""
+
 _ACTIVATIONS: Final = {"gelu": "GELU", "gelu_new": "GELUTanh", "gelu_pytorch_tanh": "GELUTanh", "relu": "RELU"}
 
 
 class PackedEncoder:
-    """Tokens to pooled vectors, not normalised; calls do not overlap."""
+    """Tokens to pooled vectors; calls do not overlap.
 
-    batch_tokens: Final = PASS_TOKENS
+    Each thread computes texts of its own: threads that share a matrix product wait for each other at every layer.
+    """
 
-    def __init__(self, spec: Any, pooling: str, compute_type: str, threads: int) -> None:
+    def __init__(self, folder: str, *, mean: bool, compute_type: str, threads: int) -> None:
         import ctranslate2  # noqa: PLC0415
 
-        self._mean = pooling == "mean"
-        spec.validate()
-        # The library reads models from files only.
-        with tempfile.TemporaryDirectory(prefix="mneme-model-") as folder:
-            spec.save(folder)
-            self._encoder = ctranslate2.Encoder(folder, compute_type=compute_type, intra_threads=threads)
+        self.batch_tokens = threads * PASS_TOKENS
+        self._mean, self._threads = mean, threads
+        self._encoder = ctranslate2.Encoder(folder, compute_type=compute_type, inter_threads=threads, intra_threads=1)
+        self._pool = ThreadPoolExecutor(threads, "mneme-model") if threads > 1 else None
 
     def __call__(self, windows: Sequence[Sequence[int]]) -> Vectors:
-        """Return (windows, dimension)."""
+        """Return (windows, dimension), not normalised."""
+        if self._pool is None or len(windows) == 1:
+            return self._pooled(windows)
+        stripes = [windows[first :: self._threads] for first in range(min(self._threads, len(windows)))]
+        parts = list(self._pool.map(self._pooled, stripes))
+        vectors = np.empty((len(windows), parts[0].shape[1]), np.float32)
+        for first, part in enumerate(parts):
+            vectors[first :: self._threads] = part
+        return vectors
+
+    def _pooled(self, windows: Sequence[Sequence[int]]) -> Vectors:
         hidden = np.asarray(self._encoder.forward_batch(windows).last_hidden_state)
         if not self._mean:
             return hidden[:, 0].copy()
         # One product: every call of numpy on large arrays may wait milliseconds for the interpreter's lock.
         lengths = np.array([[len(tokens)] for tokens in windows], np.float32)
         shares = (np.arange(hidden.shape[1], dtype=np.float32) < lengths) / lengths
-        pooled: Vectors = np.matmul(shares[:, None], hidden)[:, 0]
-        return pooled
+        vectors: Vectors = np.matmul(shares[:, None], hidden)[:, 0]
+        return vectors
 
 
 def pack(
@@ -61,26 +73,31 @@ def pack(
     """Return `model` in CTranslate2; None when it is no BERT with mean or first-token pooling."""
     if flags >= _WIDE_VECTORS:  # the library's own choice stops at AVX2, which takes a fifth longer
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
-    modules = list(model)
-    if [type(module).__name__ for module in modules[:2]] != ["Transformer", "Pooling"] or any(
-        type(module).__name__ != "Normalize" for module in modules[2:]
-    ):
+    if not _understood(model):
         return None
-    bert, pooling = modules[0].auto_model, modules[1]
+    # The library reads models from files only.
+    with tempfile.TemporaryDirectory(prefix="mneme-model-") as folder:
+        _save(model[0].auto_model, folder, int8=precision == "int8")
+        return PackedEncoder(folder, mean=model[1].pooling_mode == "mean", compute_type=precision, threads=threads)
+
+
+def _understood(model: "SentenceTransformer") -> bool:
+    names = [type(module).__name__ for module in model]
+    if names[:2] != ["Transformer", "Pooling"] or not {"Normalize"}.issuperset(names[2:]):
+        return False
+    bert, pooling = model[0].auto_model, model[1]
     config = bert.config
-    if (
-        config.model_type not in _PADDED_POSITIONS
-        or config.hidden_act not in _ACTIVATIONS
-        or getattr(config, "position_embedding_type", "absolute") != "absolute"
-        or getattr(config, "is_decoder", False)
-        or pooling.pooling_mode not in {"mean", "cls"}
-        or not pooling.include_prompt
-    ):
-        return None
-    return PackedEncoder(_spec(bert, int8=precision == "int8"), pooling.pooling_mode, precision, threads)
+    return (
+        type(bert).__name__ in _PADDED_POSITIONS
+        and config.hidden_act in _ACTIVATIONS
+        and getattr(config, "position_embedding_type", "absolute") == "absolute"
+        and not getattr(config, "is_decoder", False)
+        and pooling.pooling_mode in {"mean", "cls"}
+        and pooling.include_prompt
+    )
 
 
-def _spec(bert: Any, *, int8: bool) -> Any:
+def _save(bert: Any, folder: str, *, int8: bool) -> None:
     from ctranslate2.specs import common_spec, transformer_spec  # noqa: PLC0415
 
     config = bert.config
@@ -93,7 +110,7 @@ def _spec(bert: Any, *, int8: bool) -> Any:
     )
     spec = transformer_spec.TransformerEncoderModelSpec(encoder)
     spec.config.layer_norm_epsilon = config.layer_norm_eps
-    first = config.pad_token_id + 1 if _PADDED_POSITIONS[config.model_type] else 0
+    first = config.pad_token_id + 1 if _PADDED_POSITIONS[type(bert).__name__] else 0
     embeddings = bert.embeddings
     words = _array(embeddings.word_embeddings.weight)
     encoder.scale_embeddings = False
@@ -113,7 +130,8 @@ def _spec(bert: Any, *, int8: bool) -> Any:
         _fill_linear(target.ffn.linear_1, (layer.output.dense,), int8)
         _fill_norm(target.ffn.layer_norm, layer.output.LayerNorm)
     spec.register_vocabulary([str(number) for number in range(len(words))])  # required; we send numbers
-    return spec
+    spec.validate()
+    spec.save(folder)
 
 
 def _fill_linear(target: Any, layers: Sequence[Any], int8: bool) -> None:

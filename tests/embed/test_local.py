@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from app.embed import EmbedConfig, Embedder, load_embedder
-from app.embed.local import OVERLAP_TOKENS, QUERY_WINDOWS, LocalModel, _precision, _processor_flags
+from app.embed.local import OVERLAP_TOKENS, QUERY_WINDOWS, LocalModel, _precision
 from app.embed.models import MODELS
 from app.errors import StartupRefused
 
@@ -143,17 +143,6 @@ def test_prompts_and_limits_can_be_configured(model_dir: Path) -> None:
     spec = embedder.spec
     assert (spec.query_prompt, spec.document_prompt, spec.max_tokens, spec.pair_window) == ("Q ", "", 64, (0.7, 0.9))
     assert all(len(window) <= 64 for window in model_of(embedder).split("芒果过敏" * 100, "document"))
-
-
-@pytest.mark.skipif("avx512_vnni" not in _processor_flags(), reason="this processor has no VNNI")
-async def test_int8_keeps_the_vectors(embedder: Embedder, model_dir: Path) -> None:
-    int8 = load_embedder(EmbedConfig(precision="int8", threads=1), model_dir)
-    await int8.start()
-    exact = np.concatenate(await embedder.embed_documents(DISTRACTORS))
-    close = np.concatenate(await int8.embed_documents(DISTRACTORS))
-    await int8.close()
-    assert np.einsum("td,td->t", exact, close).min() >= 0.998
-    np.testing.assert_allclose(close @ close.T, exact @ exact.T, atol=0.01)
 
 
 @pytest.mark.parametrize(
