@@ -9,6 +9,7 @@ MnemeError                      status code
 ├── Conflict                       409 conflict
 │   ├── IdempotencyInProgress      409 idempotency_in_progress
 │   ├── DuplicateContent           409 duplicate_content
+│   ├── NotRestorable              409 not_restorable
 │   └── KeyTaken                   409 key_taken
 ├── VersionConflict                412 version_conflict
 ├── TooLarge                       413 body_too_large
@@ -25,6 +26,7 @@ MnemeError                      status code
 ├── DeadlineExceeded               504 deadline_exceeded
 └── StorageFull                    507 storage_full
 StartupRefused                  no HTTP: the start stops with its message and exit code
+VerificationFailed              no HTTP: a backup is not what it should be; exit code 5
 """
 
 from collections.abc import Iterable
@@ -33,6 +35,7 @@ from typing import ClassVar
 
 EXIT_CONFIGURATION = 3
 EXIT_DEPENDENCY = 4
+EXIT_VERIFICATION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,15 @@ class IdempotencyInProgress(Conflict):
 
 
 class DuplicateContent(Conflict):
-    """An edit would make this memory equal to another active one of its scope."""
+    """An edit or a restore would make this memory equal to another active one of its scope."""
 
     code, title = "duplicate_content", "Another memory already says this"
+
+
+class NotRestorable(Conflict):
+    """A memory whose status cannot be undone by a restore."""
+
+    code, title = "not_restorable", "This memory cannot be restored"
 
 
 class KeyTaken(Conflict):
@@ -214,3 +223,16 @@ class StartupRefused(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = EXIT_DEPENDENCY if dependency else EXIT_CONFIGURATION
+
+
+class VerificationFailed(Exception):
+    """A backup is damaged, incomplete, not readable with the keys at hand, or gives back something else; exit code 5.
+
+    `reason` is a short stable code for metrics, `message` a sentence for people.
+    """
+
+    exit_code = EXIT_VERIFICATION
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message

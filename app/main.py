@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from app import telemetry
-from app.api import compat, context, feedback, health, memories, operations, search, sessions, tenant, webhooks
+from app.api import compat, context, feedback, health, lineage, memories, operations, search, sessions, tenant, webhooks
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
 from app.api.docs import add_docs
 from app.api.health import Readiness
@@ -43,8 +43,8 @@ from app.webhooks import Webhooks
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 ROUTERS: Final = (  # the busiest first
-    search.router, memories.router, context.router, sessions.router, compat.router, feedback.router, health.probes,
-    operations.router, webhooks.router, tenant.router, health.router,
+    search.router, memories.router, context.router, sessions.router, compat.router, feedback.router, lineage.router,
+    health.probes, operations.router, webhooks.router, tenant.router, health.router,
 )  # fmt: skip
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")

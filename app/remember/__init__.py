@@ -5,7 +5,8 @@ from app.remember.conversation import Extraction, Fact, Message, Skipped
 from app.remember.extract import ExtractConfig, extract_facts
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
-from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written
+from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
+from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written, content_hash
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.window import Conversation, SessionConfig, Sessions, Window, end_idle_sessions, end_in, held_in
@@ -15,6 +16,7 @@ __all__ = [
     "AMENDABLE",
     "DEFAULT_KIND",
     "KINDS",
+    "MOST_STEPS",
     "NOTHING_SAID",
     "Conversation",
     "ExtractConfig",
@@ -23,11 +25,13 @@ __all__ = [
     "Feedback",
     "Filler",
     "IfTrivial",
+    "Lineage",
     "Listing",
     "Message",
     "NewMemory",
     "RememberConfig",
     "Rememberer",
+    "Restored",
     "SessionConfig",
     "Sessions",
     "Shelf",
@@ -35,10 +39,13 @@ __all__ = [
     "Window",
     "Written",
     "backlog",
+    "content_hash",
     "end_idle_sessions",
     "end_in",
     "extract_facts",
     "give_feedback",
     "held_in",
+    "lineage_of",
+    "restore",
     "undo_feedback",
 ]

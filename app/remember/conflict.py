@@ -191,7 +191,7 @@ def _moved(a: Statement, b: Statement, match: re.Match[str]) -> bool:
     topic, _, value = _parts(a, match)
     if _things(topic, a):  # the meeting moved to …
         return _replaced(a, b, match)
-    homes = _RESIDENCE.search(b.folded) and not _NO_HOME.search(a.folded + b.folded)
+    homes = _RESIDENCE.search(b.folded) and not _NO_HOME.search(f"{a.folded} {b.folded}")
     return bool(homes) and _another(value, b)
 
 

@@ -26,7 +26,8 @@ from app.wire import halfvec
 NEIGHBOURS: Final = 5
 """Nearest active memories that a draft is compared with."""
 FAR_NEIGHBOURS: Final = 20
-"""The same for a draft that says that something changed, at any distance: what it overrules is worded otherwise."""
+"""The same, at any distance, for a draft that says that something changed, or that tells of something long over: what
+it overrules, and what overrules it, is worded otherwise."""
 DRAFTS_PER_STATEMENT: Final = 100
 
 
@@ -73,7 +74,7 @@ async def judge(
     `besides` is a stored memory that is no neighbour: the draft itself, judged again once it has a vector.
     """
     scale = Scale(*generation.spec.pair_window)
-    far = [cued(draft.new.content) for draft in drafts]
+    far = [draft.late or cued(draft.new.content) for draft in drafts]
     least = [-1.0 if reaches else scale.cosine(config.duplicate_similarity) for reaches in far]
     neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least)
     subject_of: dict[str | None, UUID] = {}

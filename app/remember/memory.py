@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -36,6 +36,9 @@ class RememberConfig(BaseModel, extra="forbid"):
     unimportant_days: float = Field(
         7, gt=0, description="Life of what is kept at importance 1, unless it is pinned or has an expires_at."
     )
+
+
+LATE: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,11 @@ class Draft:
     def true_since(self) -> datetime:
         """When what it says happened, or was said: what happens later is a plan of that moment."""
         return min(self.new.event_at or self.stated_at, self.stated_at)
+
+    @property
+    def late(self) -> bool:
+        """Whether it is told so long after it happened that something newer may be known."""
+        return self.stated_at - self.true_since > LATE
 
     @property
     def importance(self) -> float:

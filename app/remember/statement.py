@@ -14,13 +14,13 @@ import rjieba
 from app.language import fold, stem
 from app.remember.wording import (
     ASKING,
+    CUT_OUT,
     EITHER_WAY,
     FUNCTION,
     KIN_AND_ROLES,
     NEGATION,
     PERSONS,
     QUALIFIERS,
-    SPOKEN_KIN,
     STANDS_FOR,
     UNITS,
 )
@@ -42,7 +42,7 @@ _LATIN_NAME = re.compile(r"\b[A-Z][\w'’-]*")
 _NAME_TAGS: Final = ("nr", "ns", "nt", "nz", "t", "eng")  # person, place, organisation, other name, time, foreign word
 _ROLE = re.compile(
     "(" + "|".join(sorted((r for r in KIN_AND_ROLES if len(r) > 1 and not r.isascii()), key=len, reverse=True))
-    + f"|{SPOKEN_KIN})"
+    + f"|{CUT_OUT})"
 )  # fmt: skip
 _MY_PARENT = re.compile(r"我([爸妈])(?!\1)")
 _NEVER_NAMES = frozenset(
@@ -54,11 +54,12 @@ _NEVER_NAMES = frozenset(
 
 class Statement:
     """One text. `words` are its content words in order, in the spelling of their synonyms' first; `@1` `@2` stand for
-    who speaks and who is spoken to, `?…` for what is asked. `numbers` come in order."""
+    who speaks and who is spoken to, `?…` for what is asked. `numbers` come in order. `things`
+    are nouns but names of places; any English word counts as one."""
 
     __slots__ = (
         "asking", "codes", "folded", "joined", "names", "negations", "numbers", "people", "personal", "persons",
-        "qualifiers", "roles", "tokens", "vocabulary", "words",
+        "qualifiers", "roles", "things", "tokens", "vocabulary", "words",
     )  # fmt: skip
 
     def __init__(self, text: str) -> None:
@@ -72,12 +73,15 @@ class Statement:
         words: list[str] = []
         names: set[str] = set()
         people: set[str] = set()
+        things: set[str] = set()
         for piece, tag in _cut(folded):
             word, name, person = _word(piece, tag, text, first=not pieces)
             pieces.append(piece)
             if word is None:
                 continue
             words.append(word)
+            if word.isascii() or (tag.startswith("n") and tag != "ns"):
+                things.add(word)
             if name:
                 names.add(word)
             if person:
@@ -87,6 +91,7 @@ class Statement:
         self.vocabulary = frozenset(words)
         self.tokens = self.vocabulary | frozenset(pieces)
         self.names = frozenset(names)
+        self.things = frozenset(things)
         self.roles = self.vocabulary & KIN_AND_ROLES
         self.people = tuple(dict.fromkeys(word for word in words if word in KIN_AND_ROLES or word in people))
         self.persons = frozenset(word for word in words if word[0] == "@")
@@ -126,7 +131,7 @@ def _word(piece: str, tag: str, text: str, *, first: bool) -> tuple[str | None, 
     word = STANDS_FOR.get(word, word)
     if piece in PERSONS:
         return PERSONS[piece], False, False
-    if word in ASKING:
+    if word in ASKING and (first or "?" in text or not word.isascii()):  # in English also what, who, which relate
         return ASKING[word], False, False
     if piece in FUNCTION or word in FUNCTION:
         return None, False, False

@@ -1,4 +1,4 @@
-"""Do two texts say the same? Similarity proposes, this verdict decides: pure, symmetric, and in doubt it never merges.
+"""Does an old text say what a new one says? Similarity proposes, this verdict decides: pure, in doubt it never merges.
 
 What the two texts share is taken away; what is left over decides. A word left on both sides is another value, however
 close the vectors are. Numbers, codes, negation, people and opposites must agree.
@@ -10,34 +10,36 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from app.remember.statement import Statement, statement
-from app.remember.wording import FRAME, LONE_CHARACTERS, OPPOSITES
+from app.remember.wording import FRAME, LONE_CHARACTERS, OPPOSITES, STANDS_FOR
 
 Verdict = Literal["same", "unsure", "different"]
-MOST_ADDED: Final = 2
-"""Words that a statement about a person may have more than its twin and still say the same: a detail of wording."""
+MOST_BESIDES: Final = 2
+"""Words that the old statement about a person may have beside what the new one says."""
 
 
-def compare(left: str, right: str) -> Verdict:
-    """How two texts that are close as vectors stand to each other; symmetric.
+def compare(new: str, old: str) -> Verdict:
+    """How a new text stands to an old one that is close as a vector.
 
-    `different`: they disagree in something that is never mere wording (a number, a code, a negation, an opposite, a
-    person). `unsure`: no such thing, but more than wording differs; whoever can read may decide. A statement about a
-    person may be worded freely; of any other text (a question, prose) each word counts, and their order.
+    `same`: the old one says it all, so that nothing is lost if only that is kept. `different`: they disagree in
+    something that is never mere wording (a number, a code, a negation, an opposite, a person). `unsure`: no such thing,
+    but more than wording differs; whoever can read may decide. A statement about a person may be worded freely; of any
+    other text (a question, prose) each word counts, and their order.
     """
-    a, b = statement(left), statement(right)
+    a, b = statement(new), statement(old)
     if _disagree(a, b):
         return "different"
-    left_over, right_over = leftover(a, b), leftover(b, a)
-    if left_over and right_over:
-        return "different" if _names_differ(a, b, left_over, right_over) else "unsure"
+    added, besides = _left(a, b), _left(b, a)
+    if added and besides:
+        return "different" if _names_differ(a, b, added, besides) else "unsure"
     if a.qualifiers != b.qualifiers:
         return "unsure"
-    over = len(left_over) + len(right_over)
     if a.personal and b.personal:
-        worded_freely = over <= MOST_ADDED and (not over or a.persons == b.persons)
-        return "same" if worded_freely else "unsure"
+        # One word more may be a way of saying it, unless it names a thing.
+        said = not added or (len(added) == 1 and added[0][0] not in a.things)
+        one_person = a.persons == b.persons or not (added or besides)
+        return "same" if said and len(besides) <= MOST_BESIDES and one_person else "unsure"
     alike = a.asking == b.asking and a.persons == b.persons and len(a.words) == len(b.words)
-    return "same" if alike and not over and not _moved(a.words, b.words) else "unsure"
+    return "same" if alike and not (added or besides or _moved(a.words, b.words)) else "unsure"
 
 
 def _disagree(a: Statement, b: Statement) -> bool:
@@ -61,18 +63,30 @@ def opposed(a: Statement, b: Statement) -> bool:
 
 def leftover(of: Statement, besides: Statement) -> list[str]:
     """Content words that only the first text has, without those that only say how; numbers are compared apart."""
-    return [word for word in missing(of, besides) if word not in FRAME]
+    return [rest for _, rest in _left(of, besides)]
 
 
 def missing(of: Statement, besides: Statement) -> list[str]:
     """Content words that only the first text has, or what is left of them when a part of them stands in the other."""
-    left: list[str] = []
+    return [rest for _, rest in _missing(of, besides)]
+
+
+def _left(of: Statement, besides: Statement) -> list[tuple[str, str]]:
+    return [
+        (word, rest)
+        for word, rest in _missing(of, besides)
+        if word not in FRAME and STANDS_FOR.get(rest, rest) not in FRAME
+    ]
+
+
+def _missing(of: Statement, besides: Statement) -> list[tuple[str, str]]:
+    left: list[tuple[str, str]] = []
     for word in dict.fromkeys(of.words):
         if word in besides.vocabulary or word[0] in "@?" or any(map(str.isdigit, word)):
             continue
         rest = word if word.isascii() else "".join(filter(_means, _without(word, besides.joined)))
         if rest:
-            left.append(rest)
+            left.append((word, rest))
     return left
 
 
@@ -95,8 +109,10 @@ def _without(word: str, text: str) -> str:
     return rest
 
 
-def _names_differ(a: Statement, b: Statement, left_over: Sequence[str], right_over: Sequence[str]) -> bool:
-    return not a.names.isdisjoint(left_over) and not b.names.isdisjoint(right_over)
+def _names_differ(
+    a: Statement, b: Statement, added: Sequence[tuple[str, str]], besides: Sequence[tuple[str, str]]
+) -> bool:
+    return any(word in a.names for word, _ in added) and any(word in b.names for word, _ in besides)
 
 
 def _in_order(a: Sequence[str], b: Sequence[str]) -> bool:

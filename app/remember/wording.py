@@ -33,7 +33,7 @@ SYNONYMS: Final = tuple(
         "身高 个子 个头 个头儿",
         "日 号",
         "生日 出生",
-        "学历 教育 文凭 毕业",
+        "学历 教育 文凭 毕业 母校 毕业于",
         "职位 职务 岗位 职业",
         "地方 地点 位置 地址 地",
         "从事 干 做 当 担任",
@@ -77,10 +77,10 @@ STANDS_FOR: Final = {word: row[0] for row in reversed(SYNONYMS) for word in reve
 FUNCTION: Final = _words(
     """
     a about am an and any are as at be been being by did do does for from had has have i if in into is it its of on
-    or so some that the their them then there these they this those to too was were will with would s 的 地 得 了 着
-    过 是 在 有 和 与 及 也 都 就 还 又 而 但 把 被 对 为 于 之 所 以 这 那 其 此 他 她 它 他们 她们 它们 自己 吗 呢
-    啊 吧 呀 嘛 哦 哈 嗯 啦 么 哎 挺 很 好 非常 特别 特 真 太 可 才 个 位 名 只 今年 现在 目前 已经 平时 一个 那个
-    这个 一下 请问 请 能 可以 就是 那边 人
+    or so some that the their them then there these they this those to too was were will with would s what which who
+    whom 的 地 得 了 着 过 是 在 有 和 与 及 也 都 就 还 又 而 但 把 被 对 为 于 之 所 以 这 那 其 此 他 她 它 他们
+    她们 它们 自己 吗 呢 啊 吧 呀 嘛 哦 哈 嗯 啦 么 哎 挺 很 好 非常 特别 特 真 太 可 才 个 位 名 只 今年 现在 目前
+    已经 平时 一个 那个 这个 一下 请问 请 能 可以 就是 那边 人
     """
 )
 """Words that carry no fact of their own."""
@@ -91,13 +91,14 @@ FRAME: Final = _words(
     念到 上到 读到 只有 来自 过生日 程度 背景 人 活儿 送 厘米 公斤 高 地儿 习惯 打算 计划 准备 想要 要求 家里 养 用
     使用 正在 最近 学习 学 安排 感兴趣 兴趣爱好 事儿 说 觉得 认为 属于 位于 负责 处于 需要 当中 里 那儿 大约 大概
     左右 一直 经常 常常 常 每天 总是 通常 一般 比较 更 最 超级 超 尤其 十分 相当 确实 其实 好像 进行 感到 拥有 带 去
-    来 会 让 给 到 从 当初 大学 种 件 份 场 次 条 员 由 团队 些 供职于 任职于 毕业于 have own live work use take
-    handl respons studi learn start plan travel go trip current realli veri much quit best employ home like
+    来 会 让 给 到 从 当初 大学 种 件 份 场 次 条 员 由 作为 正好 块儿 团队 些 供职于 任职于 毕业于 have own live
+    work use take handl respons studi learn start plan travel go trip current realli veri much quit best employ home
+    like job drive care charg
     """
 )
 """How something is said and not what: verbs and nouns of attributes, degrees, measures."""
 
-LONE_CHARACTERS: Final = frozenset("我你他她它的是在有就也还都这那个位名字单职喜欢于由些样月日号岁家人")
+LONE_CHARACTERS: Final = frozenset("我你他她它的是在有就也还都这那个位名字单职喜欢爱学于由些样月日号岁家人过行师地只")
 """What is left of a word that was cut differently in two texts, and means nothing alone."""
 
 KIN_AND_ROLES: Final = _words(
@@ -110,7 +111,7 @@ KIN_AND_ROLES: Final = _words(
     friend neighbor neighbour roommat teacher student client man woman men women boy girl
     """
 )
-SPOKEN_KIN: Final = "父亲|母亲|妻子|丈夫|老爸|老妈|老师|讲师"
+CUT_OUT: Final = "父亲|母亲|妻子|丈夫|老爸|老妈|老师|讲师|用户|我们|咱们|你们|您们|(?<!自)我|你|您"
 
 PERSONS: Final = {
     **dict.fromkeys(_words("我 我们 咱们 咱 i my me we our us mine 用户 user"), "@1"),
@@ -135,9 +136,9 @@ EITHER_WAY: Final = re.compile(r"([\u4e00-\u9fff])[不没]\1|有没有|[吗么]?
 """Questions that only look negated: 好不好, 有没有, 去不?"""
 
 QUALIFIERS: Final = re.compile(
-    r"但是?|而且|并且|另外|此外|顺便|还(?=[会有要想喜养在])|不过(?!来)|除了?(?!夕|法)|如果|要是(?!你)|例外|以外|之外"
+    r"和(?![平谐睦气好])|以及|、|但是?|而且|并且|另外|此外|顺便|还(?=[会有要想喜养在])|不过(?!来)|除了?(?!夕|法)|如果|要是(?!你)|例外|以外|之外"
     r"|的时候|可能|也许|偶尔|有时|只(?=[在和跟吃喝用要会能接喜想看听])|仅[在限]|只有(?=.{1,8}[才时])"
-    r"|\b(?:also|unless|except|only|but|if|when|while|until|during|sometimes|rarely|usually|maybe|probably|perhaps)\b"
+    r"|\b(?:and|also|unless|except|only|but|if|when|while|until|during|sometimes|rarely|usually|maybe|probably|perhaps)\b"
 )
 """What limits a statement or adds a second one to it."""
 

@@ -25,11 +25,14 @@ OF_A_MEMORY = (
     ("DELETE", "/v1/memories/{memory_id}"),
     ("POST", "/v1/memories/{memory_id}:feedback"),
     ("POST", "/v1/memories/{memory_id}:undo-feedback"),
+    ("GET", "/v1/memories/{memory_id}/lineage"),
+    ("POST", "/v1/memories/{memory_id}:restore"),
 )
 BODIES = {
     "/v1/memories/{memory_id}": {"importance": 5},
     "/v1/memories/{memory_id}:feedback": {"verdict": "wrong"},
     "/v1/memories/{memory_id}:undo-feedback": {"feedback_id": UNKNOWN_ID},
+    "/v1/memories/{memory_id}:restore": {},
 }
 
 

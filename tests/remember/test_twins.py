@@ -66,6 +66,13 @@ SAME = [
     ("用户喜欢靠窗的座位", "用户偏好靠窗座位"),
     ("我對芒果過敏", "我对芒果过敏"),
 ]
+# The new text, then the old one, which says it and more.
+SAID_AND_MORE = [
+    ("我养了一只猫", "我养了一只橘色的猫"),
+    ("我的同事在南京上班", "我的同事在江苏南京的一家广告公司上班"),
+    ("Emma has a cat", "Emma has a black cat"),
+    ("My boss handles billing", "My boss handles billing for Europe"),
+]
 TABLES = (("different", DIFFERENT), ("unsure", UNSURE), ("same", SAME))
 PAIRS = [(pair, verdict) for verdict, pairs in TABLES for pair in pairs]
 
@@ -120,6 +127,12 @@ def test_every_text_says_the_same_as_itself(text: str) -> None:
     assert compare(text, text) == "same"
 
 
+@pytest.mark.parametrize(("new", "old"), SAID_AND_MORE)
+def test_r08_a_merge_keeps_the_text_that_says_more(new: str, old: str) -> None:
+    assert compare(new, old) == "same"
+    assert compare(old, new) == "unsure"
+
+
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_the_verdict_is_symmetric(left: str, right: str) -> None:
-    assert compare(left, right) == compare(right, left)
+def test_a_disagreement_is_one_from_both_sides(left: str, right: str) -> None:
+    assert (compare(left, right) == "different") == (compare(right, left) == "different")
