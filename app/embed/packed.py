@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.embed.embedder import Vectors
+from app.errors import StartupRefused
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -70,15 +71,24 @@ class PackedEncoder:
 def pack(
     model: "SentenceTransformer", precision: Literal["float32", "int8"], threads: int, flags: frozenset[str]
 ) -> PackedEncoder | None:
-    """Return `model` in CTranslate2; None when it is no BERT with mean or first-token pooling."""
+    """Return `model` in CTranslate2; None when it is no BERT with mean or first-token pooling.
+
+    Raises StartupRefused when there is no temporary folder with room for its weights.
+    """
     if flags >= _WIDE_VECTORS:  # the library's own choice stops at AVX2, which takes a fifth longer
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
     if not _understood(model):
         return None
-    # The library reads models from files only.
-    with tempfile.TemporaryDirectory(prefix="mneme-model-") as folder:
-        _save(model[0].auto_model, folder, int8=precision == "int8")
-        return PackedEncoder(folder, mean=model[1].pooling_mode == "mean", compute_type=precision, threads=threads)
+    try:
+        # The library reads models from files only.
+        with tempfile.TemporaryDirectory(prefix="mneme-model-") as folder:
+            _save(model[0].auto_model, folder, int8=precision == "int8")
+            return PackedEncoder(folder, mean=model[1].pooling_mode == "mean", compute_type=precision, threads=threads)
+    except OSError as error:
+        raise StartupRefused(
+            f"the embedding model cannot be written to the temporary folder ({error.strerror}): set TMPDIR",
+            dependency=True,
+        ) from error
 
 
 def _understood(model: "SentenceTransformer") -> bool:

@@ -1,6 +1,7 @@
 """CTranslate2 gives the vectors of torch for every architecture that it takes; what it does not take runs in torch."""
 
 import os
+import tempfile
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from app.cli.bench import texts
 from app.embed import EmbedConfig, Embedder, load_embedder, local, packed
 from app.embed.local import PaddedEncoder, _encoder, _processor_flags
 from app.embed.packed import PackedEncoder, pack
+from app.errors import StartupRefused
 from tests.embed.test_local import model_of
 from tests.embed.tiny import encoder
 
@@ -76,6 +78,13 @@ def test_wide_vectors_are_asked_for_where_the_processor_has_them(
     monkeypatch.setattr(os, "environ", environment)
     pack(encoder(tmp_path, "Bert"), "float32", 1, packed._WIDE_VECTORS - {missing})
     assert environment.get("CT2_FORCE_CPU_ISA") == isa
+
+
+def test_without_room_for_its_file_the_start_stops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = encoder(tmp_path, "Bert")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StartupRefused, match="TMPDIR"):
+        _encoder(model, "tiny", "float32")
 
 
 async def test_the_bundled_model_is_packed(embedder: Embedder) -> None:
