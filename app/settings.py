@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -77,6 +78,27 @@ class WorkerConfig(BaseModel, extra="forbid"):
     drain_seconds: float = Field(20.0, ge=0, description="How long running jobs may take to end after SIGTERM.")
 
 
+class JobsConfig(BaseModel, extra="forbid"):
+    """When the jobs of the night run, and for how long."""
+
+    timezone: str = Field("Asia/Shanghai", description="Zone of the clock that the expressions below speak of.")
+    cron: dict[str, str] = Field(
+        default_factory=dict,
+        description='Cron expression of a job by its name, instead of its own: `{"forget": "30 2 * * *"}`; `off` '
+        "switches it off.",
+    )
+    jitter_seconds: float = Field(300.0, ge=0, description="A job of the night begins up to so much later.")
+    budget_seconds: float = Field(7200.0, gt=0, description="After so long a job leaves the rest for the next time.")
+
+    @field_validator("timezone")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            return ZoneInfo(name).key
+        except (KeyError, OSError, ValueError):
+            raise ValueError("no such zone, such as Asia/Shanghai or UTC") from None
+
+
 class LogConfig(BaseModel, extra="forbid"):
     """What is written to standard output, one JSON object a line."""
 
@@ -114,6 +136,7 @@ class Settings(BaseSettings):
     recall: RecallConfig = Field(default_factory=RecallConfig)
     rerank: RerankConfig = Field(default_factory=RerankConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
+    jobs: JobsConfig = Field(default_factory=JobsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 
     @classmethod

@@ -1,78 +1,108 @@
 """JOBS: what is done in the background, one row a job. A row names a room's function; all logic is in the rooms.
 
-Every function works in bounded batches, one transaction a batch, and may run in any number of processes at once.
+Every function works in bounded batches, one transaction a batch, may run in any number of processes at once, and stops
+between two batches when its errand is over.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Final
 
 from app import telemetry, work_metrics
 from app.clock import now
+from app.errand import Errand
 from app.idempotency import expire_idempotency
 from app.operations import expire_operations, waiting
 from app.recall import tend_large_subjects
 from app.remember import backlog, end_idle_sessions
+from app.settings import JobsConfig
 from app.webhooks import forget_events, pending
 from workers.context import Context
+from workers.schedule import Cron, Every, Schedule
 
-EMBED_BATCH = 32
-EXPIRE_BATCH = 1000
-SESSION_BATCH = 200
+EMBED_BATCH: Final = 32
+EXPIRE_BATCH: Final = 1000
+SESSION_BATCH: Final = 200
+NIGHT_ATTEMPTS: Final = 3
+"""A night's job that fails is tried again within the hour: the next slot is a day away."""
 
-Work = Callable[[Context, datetime], Awaitable[int]]
+Work = Callable[[Context, Errand], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One row: `run` returns how many rows it changed.
+    """One row: `run` does it and returns how many rows it changed; the first line of its docstring says what it is for.
 
-    `once` jobs run once a slot (a multiple of `every_seconds` since 1970) over all replicas, by a row in job_runs. The
-    others run in every replica: where each row is claimed with SKIP LOCKED a slot would add a write and no safety.
+    `once` jobs run once a slot over all replicas and one at a time, by a row in job_runs. The others run in every
+    replica: where each row is claimed with SKIP LOCKED a slot would add a write and no safety. Slots are the multiples
+    of `every_seconds`, or begin at `cron` in the configured zone, by default in the small hours. `by_tenant`: it can be
+    run for one tenant; `can_be_dry`: it can say what it would do, and then does exactly that.
     """
 
     name: str
-    every_seconds: float
-    once: bool
     run: Work
+    every_seconds: float | None = None
+    cron: str = "0 3 * * *"
+    once: bool = True
+    by_tenant: bool = False
+    can_be_dry: bool = False
+
+    @property
+    def meaning(self) -> str:
+        return (self.run.__doc__ or "").partition("\n")[0]
+
+    @property
+    def attempts(self) -> int:
+        return NIGHT_ATTEMPTS if self.every_seconds is None else 1
+
+    def schedule(self, config: JobsConfig) -> Schedule | None:
+        """When it is due as configured; None: it is switched off. Raises ValueError for a wrong expression."""
+        own = config.cron.get(self.name)
+        if own == "off":
+            return None
+        if own is None and self.every_seconds is not None:
+            return Every(self.every_seconds)
+        return Cron(own or self.cron, config.timezone)
 
 
-async def embed(context: Context, moment: datetime) -> int:
-    """Give the memories that were accepted without a vector their vector, until none is due."""
-    unembedded, _ = await backlog(context.database, now=moment)
+async def _until_short(errand: Errand, limit: int, batch: Callable[[int], Awaitable[int]]) -> int:
+    """Repeat `batch` until it does less than `limit`, or the errand is over; returns how much was done."""
+    total = 0
+    while True:
+        done = await batch(limit)
+        total += done
+        if done < limit or errand.is_over:
+            return total
+
+
+async def embed(context: Context, errand: Errand) -> int:
+    """Give the memories that were accepted without a vector their vector."""
+    unembedded, _ = await backlog(context.database, now=errand.now)
     if not unembedded:
         return 0  # and the model stays unloaded
-    filler, done = await context.filler(), 0
-    while True:
-        claimed = await filler.fill_pending(now=now(), limit=EMBED_BATCH)
-        done += claimed
-        if claimed < EMBED_BATCH:
-            return done
+    filler = await context.filler()
+    return await _until_short(errand, EMBED_BATCH, lambda limit: filler.fill_pending(now=now(), limit=limit))
 
 
-async def idempotency(context: Context, moment: datetime) -> int:
-    """Forget stored answers whose time is over."""
-    done, hours = 0, context.settings.remember.idempotency_hours
-    while True:
-        expired = await expire_idempotency(context.database, hours, now=moment, limit=EXPIRE_BATCH)
-        done += expired
-        if expired < EXPIRE_BATCH:
-            return done
+async def idempotency(context: Context, errand: Errand) -> int:
+    """Forget stored answers of `Idempotency-Key` whose time is over."""
+    hours = context.settings.remember.idempotency_hours
+    return await _until_short(
+        errand, EXPIRE_BATCH,
+        lambda limit: expire_idempotency(context.database, hours, now=errand.now, limit=limit),
+    )  # fmt: skip
 
 
-async def sessions(context: Context, moment: datetime) -> int:
+async def sessions(context: Context, errand: Errand) -> int:
     """End conversations whose idle time is over."""
-    done = 0
-    while True:
-        ended = await end_idle_sessions(context.database, now=moment, limit=SESSION_BATCH)
-        done += ended
-        if ended < SESSION_BATCH:
-            return done
+    return await _until_short(
+        errand, SESSION_BATCH, lambda limit: end_idle_sessions(context.database, now=errand.now, limit=limit)
+    )
 
 
-async def webhooks(context: Context, moment: datetime) -> int:
-    """Tell what happened to whom it is to be told, until nothing is due."""
-    untold, _ = await pending(context.database, now=moment)
+async def webhooks(context: Context, errand: Errand) -> int:
+    """Tell what happened to the webhooks of its tenant."""
+    untold, _ = await pending(context.database, now=errand.now)
     if not untold:
         return 0
     courier, done = await context.courier(), 0
@@ -81,9 +111,9 @@ async def webhooks(context: Context, moment: datetime) -> int:
     return done
 
 
-async def operations(context: Context, moment: datetime) -> int:
-    """Work off what was asked for, until nothing is due."""
-    queued, running, _ = await waiting(context.database, now=moment)
+async def operations(context: Context, errand: Errand) -> int:
+    """Work off what was asked for."""
+    queued, running, _ = await waiting(context.database, now=errand.now)
     if not queued + running:
         return 0  # and the model stays unloaded
     operator, done = await context.operator(), 0
@@ -92,41 +122,37 @@ async def operations(context: Context, moment: datetime) -> int:
     return done
 
 
-async def finished_operations(context: Context, moment: datetime) -> int:
+async def finished_operations(context: Context, errand: Errand) -> int:
     """Forget operations that ended long ago."""
-    done = 0
-    while True:
-        expired = await expire_operations(context.database, context.settings.operations, now=moment, limit=EXPIRE_BATCH)
-        done += expired
-        if expired < EXPIRE_BATCH:
-            return done
+    config = context.settings.operations
+    return await _until_short(
+        errand, EXPIRE_BATCH, lambda limit: expire_operations(context.database, config, now=errand.now, limit=limit)
+    )
 
 
-async def events(context: Context, moment: datetime) -> int:
-    """Forget events whose time is over, with the log of their deliveries."""
-    done = 0
-    while True:
-        expired = await forget_events(context.database, context.settings.webhooks, now=moment, limit=EXPIRE_BATCH)
-        done += expired
-        if expired < EXPIRE_BATCH:
-            return done
+async def events(context: Context, errand: Errand) -> int:
+    """Forget told events and the log of deliveries whose time is over."""
+    config = context.settings.webhooks
+    return await _until_short(
+        errand, EXPIRE_BATCH, lambda limit: forget_events(context.database, config, now=errand.now, limit=limit)
+    )
 
 
-async def large_subjects(context: Context, moment: datetime) -> int:
+async def large_subjects(context: Context, errand: Errand) -> int:
     """Move subjects that outgrew the exact scan to index and postings, and refresh the statistics of those that did."""
-    counts = await tend_large_subjects(context.database, context.settings.recall, now=moment)
+    counts = await tend_large_subjects(context.database, context.settings.recall, now=errand.now)
     return counts.get("indexed", 0)
 
 
-async def gauges(context: Context, moment: datetime) -> int:
+async def gauges(context: Context, errand: Errand) -> int:
     """Measure what is true of the whole database: every replica shows the same, so take max(), never sum()."""
-    unembedded, oldest_seconds = await backlog(context.database, now=moment)
+    unembedded, oldest_seconds = await backlog(context.database, now=errand.now)
     telemetry.EMBEDDING_PENDING.set(unembedded)
     telemetry.EMBEDDING_OLDEST_PENDING_SECONDS.set(oldest_seconds)
-    untold, oldest_seconds = await pending(context.database, now=moment)
+    untold, oldest_seconds = await pending(context.database, now=errand.now)
     work_metrics.WEBHOOKS_PENDING.set(untold)
     work_metrics.WEBHOOKS_OLDEST_SECONDS.set(oldest_seconds)
-    queued, running, oldest_seconds = await waiting(context.database, now=moment)
+    queued, running, oldest_seconds = await waiting(context.database, now=errand.now)
     work_metrics.OPERATIONS_WAITING.labels("queued").set(queued)
     work_metrics.OPERATIONS_WAITING.labels("running").set(running)
     work_metrics.OPERATIONS_OLDEST_SECONDS.set(oldest_seconds)
@@ -134,13 +160,13 @@ async def gauges(context: Context, moment: datetime) -> int:
 
 
 JOBS: tuple[Job, ...] = (
-    Job("embed", every_seconds=2, once=False, run=embed),
-    Job("gauges", every_seconds=15, once=False, run=gauges),
-    Job("idempotency", every_seconds=3600, once=True, run=idempotency),
-    Job("large_subjects", every_seconds=300, once=True, run=large_subjects),
-    Job("sessions", every_seconds=60, once=True, run=sessions),
-    Job("webhooks", every_seconds=1, once=False, run=webhooks),
-    Job("operations", every_seconds=1, once=False, run=operations),
-    Job("finished_operations", every_seconds=3600, once=True, run=finished_operations),
-    Job("events", every_seconds=3600, once=True, run=events),
+    Job("embed", embed, every_seconds=2, once=False),
+    Job("gauges", gauges, every_seconds=15, once=False),
+    Job("idempotency", idempotency, every_seconds=3600),
+    Job("large_subjects", large_subjects, every_seconds=300),
+    Job("sessions", sessions, every_seconds=60),
+    Job("webhooks", webhooks, every_seconds=1, once=False),
+    Job("operations", operations, every_seconds=1, once=False),
+    Job("finished_operations", finished_operations, every_seconds=3600),
+    Job("events", events, every_seconds=3600),
 )

@@ -31,7 +31,9 @@ def show() -> None:
     """Print every setting, its value (secrets hidden) and its source."""
     values, origins = load_settings(), known.origins()
     for path, _ in known.fields():
-        print(f"{known.variable(path)}={_shown(_value(values, path))}  # {origins.get(path, 'default')}")
+        # Of a table of values each has an origin of its own.
+        origin = next((origin for leaf, origin in origins.items() if leaf[: len(path)] == path), "default")
+        print(f"{known.variable(path)}={_shown(_value(values, path))}  # {origin}")
 
 
 @app.command()

@@ -1,23 +1,25 @@
-"""One run a slot over all replicas, whatever dies; nothing a job does ends its process."""
+"""One run a slot over all replicas, whatever dies (R37); nothing a job does ends its process."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from app import telemetry
 from app.database import Database, DatabaseConfig, sql
+from app.errand import Errand
+from app.errors import StartupRefused
+from app.runs import Runs, Slot, Turn, ask, history, known_jobs
 from app.settings import Settings
 from workers.context import Context
 from workers.jobs import JOBS, Job
-from workers.runner import Runner, claim, finish, renew, slot_of
+from workers.runner import JobDone, JobHeld, Runner
 
 NOON = datetime(2026, 11, 29, 12, 0, 30, tzinfo=UTC)
+SLOT = NOON.replace(second=0)
 LEASE = timedelta(seconds=60)
 
 
@@ -37,19 +39,34 @@ class Counted:
     """Work that counts its runs and can be held up."""
 
     def __init__(self) -> None:
-        self.runs = 0
+        self.errands: list[Errand] = []
         self.go_on = asyncio.Event()
         self.started = asyncio.Event()
 
-    async def __call__(self, context: Context, moment: datetime) -> int:
-        self.runs += 1
+    @property
+    def runs(self) -> int:
+        return len(self.errands)
+
+    async def __call__(self, context: Context, errand: Errand) -> int:
+        self.errands.append(errand)
+        errand.counts["seen"] += 1
         self.started.set()
         await self.go_on.wait()
         return 7
 
 
-def a_job(work: Counted, *, once: bool = True) -> Job:
-    return Job(f"test-{uuid4().hex}", every_seconds=60, once=once, run=work)
+def free() -> Counted:
+    work = Counted()
+    work.go_on.set()
+    return work
+
+
+def a_job(work: Counted, *, once: bool = True, every_seconds: float | None = 60) -> Job:
+    return Job(f"test-{uuid4().hex}", work, every_seconds=every_seconds, once=once)
+
+
+def a_runner(context: Context, *jobs: Job, lease: timedelta = LEASE) -> Runner:
+    return Runner(context, lease, jobs)
 
 
 async def row_of(database: Database, job: Job) -> dict[str, object]:
@@ -59,91 +76,113 @@ async def row_of(database: Database, job: Job) -> dict[str, object]:
     return dict(row)
 
 
-async def end_lease(database: Database, job: Job) -> None:
-    """Let the lease end now, as if its worker had died a while ago."""
+async def change(database: Database, job: Job, assignment: str) -> None:
     async with database.work() as transaction:
-        assert await transaction.execute(_END_LEASE, job=job.name) == 1
+        assert await transaction.execute(sql(f"UPDATE job_runs SET {assignment} WHERE job = :job"), job=job.name) == 1
 
 
-@given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1971, 1, 1)), st.sampled_from([2, 60, 3600, 86400]))  # noqa: DTZ001
-def test_a_slot_holds_its_moment_and_is_its_own(moment: datetime, every_seconds: int) -> None:
-    slot = slot_of(moment, every_seconds)
-    assert slot <= moment < slot + timedelta(seconds=every_seconds)
-    assert slot_of(slot, every_seconds) == slot
+END_LEASE = "lease_until = clock_timestamp() - interval '1 second'"
+"""As if its worker had died a while ago."""
 
 
 async def test_ten_slots_offered_to_three_replicas_again_and_again_get_ten_runs(context: Context) -> None:
-    work = Counted()
-    work.go_on.set()
+    work = free()
     job = a_job(work)
-    replicas = [Runner(context, LEASE) for _ in range(3)]
-    offers = [
-        replica.run(job, NOON + timedelta(seconds=60 * slot + second))
-        for slot in range(10)
-        for second in (0, 11, 29)
-        for replica in replicas
-    ]
-    await asyncio.gather(*offers)
+    replicas = [a_runner(context, job) for _ in range(3)]
+    for slot in range(10):
+        offers = [
+            replica.run(job, NOON + timedelta(seconds=60 * slot + second))
+            for second in (0, 11, 29)
+            for replica in replicas
+        ]
+        await asyncio.gather(*offers)
     assert work.runs == 10
 
 
+async def test_a_night_that_no_worker_saw_is_made_up_for_once(context: Context) -> None:
+    """Also when several were missed; and each night begins at its own moment of the jitter."""
+    work = free()
+    job = a_job(work, every_seconds=None)
+    replicas = [a_runner(context, job) for _ in range(2)]
+    for days in (0, 5):
+        for hours in (0, 1, 6):
+            for replica in replicas:
+                await replica.run(job, NOON + timedelta(days=days, hours=hours))
+    assert [errand.now - NOON for errand in work.errands] == [timedelta(0), timedelta(days=5)]
+    night = datetime(2026, 12, 4, 19, tzinfo=UTC)  # 3 o'clock in Shanghai
+    await replicas[0].run(job, night - timedelta(seconds=1))
+    await replicas[0].run(job, night + timedelta(seconds=301))
+    assert work.runs == 3
+
+
 async def test_a_run_writes_down_how_it_ended(context: Context, jobs_database: Database) -> None:
-    work = Counted()
-    work.go_on.set()
-    job = a_job(work)
-    await Runner(context, LEASE).run(job, NOON)
+    job = a_job(free())
+    await a_runner(context, job).run(job, NOON)
     row = await row_of(jobs_database, job)
-    assert (row["state"], row["counts"], row["error"]) == ("succeeded", {"rows": 7}, None)
+    assert (row["state"], row["counts"], row["error"]) == ("succeeded", {"rows": 7, "seen": 1}, None)
+
+
+async def failing(context: Context, errand: Errand) -> int:
+    raise ValueError("a memory's text")
 
 
 async def test_a_failed_job_is_written_down_counted_and_does_not_raise(
     context: Context, jobs_database: Database
 ) -> None:
-    async def fail(context: Context, moment: datetime) -> int:
-        raise ValueError("a memory's text")
-
-    job = Job(f"test-{uuid4().hex}", every_seconds=60, once=True, run=fail)
-    await Runner(context, LEASE).run(job, NOON)
+    job = Job(f"test-{uuid4().hex}", failing, every_seconds=60)
+    await a_runner(context, job).run(job, NOON)
     row = await row_of(jobs_database, job)
     assert (row["state"], row["error"]) == ("failed", "ValueError")
     assert telemetry.JOB_RUNS.labels(job.name, "failed")._value.get() == 1
 
 
+async def test_a_night_that_failed_is_tried_again_after_a_while_but_not_for_ever(
+    context: Context, jobs_database: Database
+) -> None:
+    job = Job(f"test-{uuid4().hex}", failing)
+    for attempts in (1, 2, 3, 3):
+        for _ in range(2):
+            await a_runner(context, job).run(job, NOON)
+        assert (await row_of(jobs_database, job))["attempts"] == attempts
+        await change(jobs_database, job, "finished_at = finished_at - interval '11 minutes'")
+
+
 async def test_the_run_of_a_dead_worker_is_taken_over_when_its_lease_is_over(
     context: Context, jobs_database: Database
 ) -> None:
-    work = Counted()
-    work.go_on.set()
-    job, slot = a_job(work), slot_of(NOON, 60)
-    assert await claim(jobs_database, job.name, slot, "the dead one", LEASE)
-    await Runner(context, LEASE).run(job, NOON)
+    work = free()
+    job = a_job(work)
+    turn = await Runs(jobs_database, "the dead one", LEASE).claim(Slot(job.name, SLOT))
+    assert isinstance(turn, Turn)
+    await a_runner(context, job).run(job, NOON)
     assert work.runs == 0
-    await end_lease(jobs_database, job)
-    await Runner(context, LEASE).run(job, NOON)
-    assert work.runs == 1
+    await change(jobs_database, job, END_LEASE)
+    await a_runner(context, job).run(job, NOON)
+    assert [errand.run_id for errand in work.errands] == [turn.run_id]
     assert (await row_of(jobs_database, job))["state"] == "succeeded"
 
 
 async def test_who_lost_the_lease_neither_renews_nor_finishes_it(jobs_database: Database) -> None:
-    job, slot = a_job(Counted()), slot_of(NOON, 60)
-    assert await claim(jobs_database, job.name, slot, "first", LEASE)
-    assert await renew(jobs_database, job.name, slot, "first", LEASE)
-    await end_lease(jobs_database, job)
-    assert await claim(jobs_database, job.name, slot, "second", LEASE)
-    assert not await renew(jobs_database, job.name, slot, "first", LEASE)
-    await finish(jobs_database, job.name, slot, "first", rows=1)
+    job = a_job(Counted())
+    first, second = (Runs(jobs_database, name, LEASE) for name in ("first", "second"))
+    turn = await first.claim(Slot(job.name, SLOT))
+    assert isinstance(turn, Turn)
+    assert await first.renew(turn, {"seen": 3})
+    await change(jobs_database, job, END_LEASE)
+    assert isinstance(await second.claim(Slot(job.name, SLOT)), Turn)
+    assert not await first.renew(turn, {})
+    await first.finish(turn, {"rows": 1})
     row = await row_of(jobs_database, job)
-    assert (row["state"], row["worker"]) == ("running", "second")
+    assert (row["state"], row["worker"], row["counts"]) == ("running", "second", {"seen": 3})
 
 
 async def test_a_running_job_whose_lease_was_taken_is_cancelled(context: Context, jobs_database: Database) -> None:
     work = Counted()
     job = a_job(work)
     lost = telemetry.JOB_LEASE_LOST.labels(job.name)
-    running = asyncio.create_task(Runner(context, timedelta(seconds=0.4)).run(job, NOON))
+    running = asyncio.create_task(a_runner(context, job, lease=timedelta(seconds=0.4)).run(job, NOON))
     await work.started.wait()
-    async with jobs_database.work() as transaction:
-        await transaction.execute(_TAKE, job=job.name)
+    await change(jobs_database, job, "worker = 'thief'")
     await running
     assert lost._value.get() == 1
     row = await row_of(jobs_database, job)
@@ -153,38 +192,100 @@ async def test_a_running_job_whose_lease_was_taken_is_cancelled(context: Context
 async def test_a_beating_heart_keeps_a_lease_longer_than_it_is(context: Context, jobs_database: Database) -> None:
     work = Counted()
     job, lease = a_job(work), timedelta(seconds=0.4)
-    running = asyncio.create_task(Runner(context, lease).run(job, NOON))
+    running = asyncio.create_task(a_runner(context, job, lease=lease).run(job, NOON))
     await work.started.wait()
     first = (await row_of(jobs_database, job))["lease_until"]
     assert isinstance(first, datetime)
     while (await row_of(jobs_database, job))["heartbeat_at"] < first:  # type: ignore[operator]
         await asyncio.sleep(0.05)
-        assert not await claim(jobs_database, job.name, slot_of(NOON, 60), "another", lease)
+        assert await Runs(jobs_database, "another", lease).claim(Slot(job.name, SLOT)) == "held"
+    assert (await row_of(jobs_database, job))["counts"] == {"seen": 1}
     work.go_on.set()
     await running
     assert work.runs == 1
 
 
+async def test_of_one_job_two_runs_never_go_on_at_once_whatever_their_slots(
+    context: Context, jobs_database: Database
+) -> None:
+    work = Counted()
+    job = a_job(work)
+    running = asyncio.create_task(a_runner(context, job).run(job, NOON))
+    await work.started.wait()
+    extra = Slot(job.name, NOON, actor="command")
+    with pytest.raises(JobHeld):
+        await a_runner(context, job).run_slot(job, extra, Errand(NOON))
+    await ask(jobs_database, Slot(job.name, NOON + timedelta(seconds=1), actor="key:1"))
+    await a_runner(context, job).tick_asked()
+    await a_runner(context, job).run(job, NOON + timedelta(minutes=1))
+    assert work.runs == 1
+    work.go_on.set()
+    await running
+    with pytest.raises(JobDone):
+        await a_runner(context, job).run_slot(job, Slot(job.name, SLOT), Errand(NOON))
+    await a_runner(context, job).run_slot(job, extra, Errand(NOON))
+    assert work.runs == 2
+
+
+async def test_a_run_that_was_asked_for_is_begun_by_a_worker_as_it_was_asked_for(
+    context: Context, jobs_database: Database, tenant: UUID
+) -> None:
+    work = free()
+    job = a_job(work)
+    run_id = await ask(jobs_database, Slot(job.name, NOON, actor="key:1", tenant_id=tenant, dry_run=True))
+    runner = a_runner(context, job)
+    for _ in range(2):
+        await runner.tick_asked()
+        await runner.drain(10)
+    assert [(each.run_id, each.tenant_id, each.dry_run) for each in work.errands] == [(run_id, tenant, True)]
+    (seen,) = await history(jobs_database, run_id=run_id, tenant_id=tenant)
+    assert (seen["state"], seen["counts"]) == ("succeeded", {"rows": 7, "seen": 1})
+    assert await history(jobs_database, run_id=run_id, tenant_id=uuid4()) == []
+
+
 async def test_ticks_do_not_pile_up_and_a_drain_waits_then_cancels(context: Context) -> None:
     quick, stuck = Counted(), Counted()
-    runner = Runner(context, LEASE)
-    for work in (quick, stuck):
-        job = a_job(work, once=False)
+    jobs = [a_job(work, once=False) for work in (quick, stuck)]
+    runner = a_runner(context, *jobs)
+    for job, work in zip(jobs, (quick, stuck), strict=True):
         for _ in range(3):
             await runner.tick(job)
         await work.started.wait()
     quick.go_on.set()
     await runner.drain(0.1)
     assert (quick.runs, stuck.runs) == (1, 1)
-    assert all(task.done() for task in runner._running.values())
+    assert not runner._running
+
+
+async def test_workers_say_what_they_do_and_when(context: Context, jobs_database: Database) -> None:
+    context.settings.jobs.cron = {"idempotency": "15 4 * * *", "events": "off"}
+    await Runner(context, LEASE).register()
+    known = {row["job"]: row for row in await known_jobs(jobs_database, None)}
+    assert {job.name for job in JOBS} <= set(known)
+    assert known["idempotency"]["schedule"] == "15 4 * * * (Asia/Shanghai)"
+    assert (known["events"]["schedule"], known["events"]["next_at"]) == ("off", None)
+    assert known["sessions"]["schedule"] == "every 60 s"
+    assert all(row["meaning"].endswith(".") for row in known.values())
+
+
+@pytest.mark.parametrize("cron", [{"no_such_job": "off"}, {"events": "at night"}, {"events": "0 3 31 2 *"}])
+def test_a_wrong_schedule_stops_the_start(context: Context, cron: dict[str, str]) -> None:
+    context.settings.jobs.cron = cron
+    with pytest.raises(StartupRefused, match=r"jobs\.cron"):
+        Runner(context, LEASE)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 async def test_every_job_runs_on_an_idle_store_without_the_model(job: Job, context: Context) -> None:
-    assert await job.run(context, NOON) == 0
+    assert await job.run(context, Errand(NOON)) == 0
     assert context._embedder is None
 
 
-_ROW = sql("SELECT * FROM job_runs WHERE job = :job")
-_END_LEASE = sql("UPDATE job_runs SET lease_until = clock_timestamp() - interval '1 second' WHERE job = :job")
-_TAKE = sql("UPDATE job_runs SET worker = 'thief' WHERE job = :job")
+def test_an_errand_is_over_when_its_time_is_up() -> None:
+    assert not Errand(NOON).is_over
+    errand = Errand(NOON, budget_seconds=0)
+    assert errand.is_over
+    assert errand.counts == {"unfinished": 1}
+
+
+_ROW = sql("SELECT * FROM job_runs WHERE job = :job ORDER BY slot DESC LIMIT 1")
