@@ -21,7 +21,11 @@ MOST_WEIGHT: Final = 64
 LIGHT: Final = 8
 """Memories of a request up to which it shares a transaction."""
 GROUPS_AT_ONCE: Final = 2
-"""Of a tenant in flight: while the database works for one, the next is made ready."""
+"""Of a tenant in flight: while the database works for one, the next is made ready. With more they get too small."""
+ENOUGH: Final = 16
+"""Members for whom a second group is worth its transaction; fewer wait for the end of the first…"""
+SLOW_SECONDS: Final = 0.05
+"""… but not longer than this."""
 ALONE_AT_ONCE: Final = 4
 """Of a tenant in flight: members whose lock another process holds, or whose group failed."""
 
@@ -79,7 +83,10 @@ class Groups(Generic[R, A]):
 
 @dataclass(slots=True, eq=False)
 class Line(Generic[R, A]):
-    """The writes of one tenant: those that wait, in order, and the locks of those in flight."""
+    """The writes of one tenant: those that wait, in order, and the locks of those in flight.
+
+    Whoever comes in the same turn of the event loop begins together.
+    """
 
     tenant_id: UUID
     database: Database
@@ -88,6 +95,9 @@ class Line(Generic[R, A]):
     held: set[int] = field(default_factory=set)
     groups: int = 0
     alone: int = 0
+    called: bool = False
+    slow: bool = False
+    hurry: asyncio.TimerHandle | None = None
     tasks: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     @property
@@ -98,8 +108,17 @@ class Line(Generic[R, A]):
         """Take a member in, and begin if nothing is in its way."""
         self._wait(member)
         self.waiting.append(member)
-        if self.groups < GROUPS_AT_ONCE:
-            self._begin()
+        if self._may_group and not self.called:
+            self.called = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    @property
+    def _may_group(self) -> bool:
+        return self.groups == 0 or (self.groups < GROUPS_AT_ONCE and (self.slow or len(self.waiting) >= ENOUGH))
+
+    def _hurry(self) -> None:
+        self.slow = True
+        self._begin()
 
     def _wait(self, member: Member[R, A]) -> None:
         loop = asyncio.get_running_loop()
@@ -116,6 +135,8 @@ class Line(Generic[R, A]):
 
     def _begin(self) -> None:
         """Send off whoever can go; nobody overtakes a member that waits for the same lock."""
+        self.called = False
+        may_group = self._may_group
         barred, locks, unlike = set(self.held), set[int](), set[Hashable]()
         group: list[Member[R, A]] = []
         weight, staying = 0, deque[Member[R, A]]()
@@ -128,7 +149,7 @@ class Line(Generic[R, A]):
             elif (
                 free
                 and not member.alone
-                and self.groups < GROUPS_AT_ONCE
+                and may_group
                 and weight + member.weight <= MOST_WEIGHT
                 and unlike.isdisjoint(member.unlike)
             ):
@@ -153,10 +174,17 @@ class Line(Generic[R, A]):
             self.alone += 1
         else:
             self.groups += 1
+            if self.hurry is None:
+                self.hurry = asyncio.get_running_loop().call_later(SLOW_SECONDS, self._hurry)
         # In a context of its own: what serves several requests belongs to none of them.
         task = asyncio.get_running_loop().create_task(self._commit(members), context=Context())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def _calm(self) -> None:
+        if self.hurry is not None:
+            self.hurry.cancel()
+        self.slow, self.hurry = False, None
 
     async def _commit(self, members: list[Member[R, A]]) -> None:
         """Commit members together and answer them; those that must be tried alone go back to the head of the line."""
@@ -176,6 +204,7 @@ class Line(Generic[R, A]):
                 self.alone -= 1
             else:
                 self.groups -= 1
+                self._calm()
             for member in reversed(again):
                 member.alone = True
                 self._wait(member)

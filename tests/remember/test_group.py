@@ -99,6 +99,13 @@ async def settled(database: Database) -> None:
             await asyncio.sleep(0.01)
 
 
+async def begun(work: Recorder, transactions: int) -> None:
+    """So many transactions have begun."""
+    async with asyncio.timeout(10):
+        while len(work.groups) < transactions:  # noqa: ASYNC110 - whoever begins tells nobody
+            await asyncio.sleep(0.01)
+
+
 async def test_alone_a_write_has_its_own_transaction_and_a_crowd_shares_a_few(
     groups: Groups[str, str], work: Recorder, pool: Database
 ) -> None:
@@ -174,7 +181,7 @@ async def test_r18_who_hangs_up_cancels_no_other(groups: Groups[str, str], work:
     work.gate.clear()
     names = [f"n{number:02}" for number in range(40)]
     sent = [asyncio.create_task(send(groups, work, name, n % 5)) for n, name in enumerate(names)]
-    await asyncio.sleep(0.05)  # the first is under way, the others wait
+    await begun(work, 1)  # the others wait
     chance = random.Random(5)
     gone = set(chance.sample(range(40), 15)) | {0}
     for number in gone:
@@ -268,11 +275,26 @@ async def test_after_a_commit_of_unknown_outcome_nothing_is_tried_again(
     assert await send(groups, work, "after", 5) == "AFTER"
 
 
+async def test_a_group_that_takes_its_time_lets_another_begin(
+    groups: Groups[str, str], work: Recorder, pool: Database
+) -> None:
+    work.gate.clear()
+    slow = asyncio.create_task(send(groups, work, "slow", 1))
+    await begun(work, 1)
+    few = [asyncio.create_task(send(groups, work, f"few{n}", 2 + n)) for n in range(3)]
+    await begun(work, 2)  # nobody else comes, and the first is still under way
+    assert work.groups == [["slow"], ["few0", "few1", "few2"]]
+    work.gate.set()
+    assert await asyncio.gather(slow, *few) == ["SLOW", "FEW0", "FEW1", "FEW2"]
+
+
 async def test_who_waits_for_too_long_is_told_so(work: Recorder, hasty: Database) -> None:
     groups = Groups(hasty, work)
     work.gate.clear()
-    busy = [asyncio.create_task(send(groups, work, f"busy{n}", n)) for n in range(2)]
-    await asyncio.sleep(0.02)
+    busy = []
+    for number in range(2):
+        busy.append(asyncio.create_task(send(groups, work, f"busy{number}", number)))
+        await begun(work, number + 1)
     same, other = await asyncio.gather(
         send(groups, work, "same", 0), send(groups, work, "other", 9), return_exceptions=True
     )
