@@ -3,6 +3,7 @@
 Invariant: importance stays within 1 to 5; one caller moves one memory by one verdict at most once in FEEDBACK_HOURS.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from app import telemetry
 from app.database import Database, Transaction, sql
 from app.errors import NotFound
 from app.guard import Caller
+from app.kinds import KINDS
 from app.memory import as_json
 from app.remember.shelf import visible
 
@@ -50,7 +52,7 @@ async def give_feedback(
     Raises NotFound.
     """
     async with database.write(caller.tenant_id) as transaction:
-        names, importance = await _hold(transaction, caller, memory_id)
+        names, importance, due = await _hold(transaction, caller, memory_id, now)
         feedback_id = await transaction.fetch_value(
             _STANDING, **names, actor=caller.actor, verdict=verdict, since=now - timedelta(hours=FEEDBACK_HOURS)
         )
@@ -58,7 +60,7 @@ async def give_feedback(
         if applied:
             after = moved(importance, STEPS[verdict])
             detail = {"verdict": verdict, "before": importance, "after": after}
-            feedback_id = await _move(transaction, caller, names, "feedback", detail, now)
+            feedback_id = await _move(transaction, caller, names, "feedback", detail, due, now)
         memory = as_json(await visible(transaction, caller, memory_id))
     if applied:
         telemetry.FEEDBACK.labels(verdict).inc()
@@ -73,7 +75,7 @@ async def undo_feedback(
     Raises NotFound, also for a feedback on another memory.
     """
     async with database.write(caller.tenant_id) as transaction:
-        names, importance = await _hold(transaction, caller, memory_id)
+        names, importance, due = await _hold(transaction, caller, memory_id, now)
         given = await transaction.fetch_row(_GIVEN, **names, feedback_id=feedback_id)
         if given is None:
             raise NotFound
@@ -81,28 +83,35 @@ async def undo_feedback(
         if not given["undone"]:
             after = moved(importance, given["detail"]["before"] - given["detail"]["after"])
             detail = {"feedback_id": str(feedback_id), "before": importance, "after": after}
-            await _move(transaction, caller, names, "feedback_undone", detail, now)
+            await _move(transaction, caller, names, "feedback_undone", detail, due, now)
         memory = as_json(await visible(transaction, caller, memory_id))
     return Feedback(feedback_id, given["detail"]["verdict"], not given["undone"], importance, after, memory)
 
 
-async def _hold(transaction: Transaction, caller: Caller, memory_id: UUID) -> tuple[dict[str, UUID], float]:
-    """Lock a memory against other verdicts; return what names it, and its importance."""
+Due = Callable[[float], datetime]
+"""When a memory used now is forgotten, by its importance."""
+
+
+async def _hold(
+    transaction: Transaction, caller: Caller, memory_id: UUID, now: datetime
+) -> tuple[dict[str, UUID], float, Due]:
+    """Lock a memory against other verdicts; return what names it, its importance, and when it would be forgotten."""
     row = await visible(transaction, caller, memory_id, to_change=True)
     names = {"tenant_id": caller.tenant_id, "subject_id": row["subject_id"], "memory_id": memory_id}
     importance = await transaction.fetch_value(_HOLD, **names)
     if importance is None:
         raise NotFound  # archived in this very moment
-    return names, round(importance, 4)
+    return names, round(importance, 4), lambda weight: KINDS[row["kind"]].forget_at(weight, row["access_count"], now)
 
 
 async def _move(
-    transaction: Transaction, caller: Caller, names: dict[str, UUID], action: str, detail: dict[str, Any], now: datetime
-) -> UUID:
+    transaction: Transaction, caller: Caller, names: dict[str, UUID], action: str, detail: dict[str, Any], due: Due,
+    now: datetime,
+) -> UUID:  # fmt: skip
     event_id = uuid7()
     await transaction.execute(
         _MOVE, **names, importance=detail["after"], event_id=event_id, action=action, actor=caller.actor,
-        detail=detail, now=now,
+        detail=detail, forget_at=due(detail["after"]), later=detail["after"] > detail["before"], now=now,
     )  # fmt: skip
     return event_id
 
@@ -135,6 +144,13 @@ _MOVE = sql("""
         UPDATE memories SET importance = :importance, version = version + 1, updated_at = :now
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
         RETURNING tenant_id, subject_id, memory_id, version
+    ), dated AS (
+        UPDATE memory_usage u
+        SET forget_at = CASE WHEN :later THEN greatest(u.forget_at, cast(:forget_at AS timestamptz))
+                        ELSE least(u.forget_at, cast(:forget_at AS timestamptz)) END
+        FROM moved m
+        WHERE u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
+          AND u.forget_at IS NOT NULL
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT tenant_id, subject_id, :event_id, memory_id, :action, :actor, version, :detail, :now FROM moved

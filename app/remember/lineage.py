@@ -16,6 +16,7 @@ from app import telemetry
 from app.database import Database, Transaction, sql, subject_lock
 from app.errors import DuplicateContent, NotFound, NotRestorable
 from app.guard import Caller
+from app.kinds import KINDS
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.shelf import visible
 
@@ -100,7 +101,8 @@ async def restore(database: Database, caller: Caller, memory_id: UUID, *, now: d
         if was != "active" and was not in RESTORABLE:
             raise NotRestorable
         names = {"tenant_id": caller.tenant_id, "subject_id": row["subject_id"], "memory_id": memory_id}
-        left = await _restore(transaction, caller, names, was, now) if was != "active" else ()
+        due = None if row["pinned"] else KINDS[row["kind"]].forget_at(row["importance"], row["access_count"], now)
+        left = await _restore(transaction, caller, names, was, due, now) if was != "active" else ()
         memory = as_json(await visible(transaction, caller, memory_id))
     if was != "active":
         telemetry.RESTORED.labels(was).inc()
@@ -108,7 +110,7 @@ async def restore(database: Database, caller: Caller, memory_id: UUID, *, now: d
 
 
 async def _restore(
-    transaction: Transaction, caller: Caller, names: dict[str, UUID], was: str, now: datetime
+    transaction: Transaction, caller: Caller, names: dict[str, UUID], was: str, due: datetime | None, now: datetime
 ) -> Sequence[UUID]:
     rivals = await transaction.fetch(_RIVALS, **names)
     if any(rival["same_text"] for rival in rivals):
@@ -120,7 +122,7 @@ async def _restore(
         await transaction.execute(
             _LEAVE, **names, left=left, events=[uuid7() for _ in left], detail=detail, **by
         )  # fmt: skip
-    await transaction.execute(_RESTORE, **names, event_id=uuid7(), was=was, left=left, **by)
+    await transaction.execute(_RESTORE, **names, event_id=uuid7(), was=was, left=left, forget_at=due, **by)
     return left
 
 
@@ -168,7 +170,9 @@ _LEAVE = sql("""
 """)
 _RESTORE = sql("""
     WITH restored AS (
-        UPDATE memories SET status = 'active', deprecated_at = NULL, updated_at = :now, version = version + 1
+        UPDATE memories
+        SET status = 'active', deprecated_at = NULL, updated_at = :now, version = version + 1,
+            expires_at = CASE WHEN expires_at > :now THEN expires_at END
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id AND status <> 'active'
         RETURNING tenant_id, subject_id, memory_id, version, embedding IS NULL AS pending
     ), queued AS (
@@ -176,6 +180,12 @@ _RESTORE = sql("""
         SELECT tenant_id, subject_id, memory_id, cast(:now AS timestamptz), cast(:now AS timestamptz)
         FROM restored WHERE pending
         ON CONFLICT DO NOTHING
+    ), taken_out AS (
+        DELETE FROM memory_archive a USING restored r
+        WHERE a.tenant_id = r.tenant_id AND a.subject_id = r.subject_id AND a.memory_id = r.memory_id
+    ), dated AS (
+        UPDATE memory_usage u SET forget_at = :forget_at FROM restored r
+        WHERE u.tenant_id = r.tenant_id AND u.subject_id = r.subject_id AND u.memory_id = r.memory_id
     ), unlinked AS (
         DELETE FROM memory_links l USING restored r
         WHERE l.tenant_id = r.tenant_id AND l.subject_id = r.subject_id

@@ -127,6 +127,13 @@ class Draft:
         return self.stated_at - self.true_since > LATE
 
     @property
+    def forget_at(self) -> datetime | None:
+        """When it is forgotten, if nobody uses it; None: never, for it is pinned or not active."""
+        if self.new.pinned or self.status != "active":
+            return None
+        return KINDS[self.new.kind].forget_at(self.importance, 0, self.now)
+
+    @property
     def importance(self) -> float:
         given = self.new.importance
         return KINDS[self.new.kind].default_importance if given is None else given

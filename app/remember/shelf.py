@@ -18,6 +18,7 @@ from app.database import Database, Statement, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import DuplicateContent, EmbeddingUnavailable, Invalid, KeyTaken, NotFound, VersionConflict
 from app.guard import Caller
+from app.kinds import KINDS
 from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.memory import RememberConfig, content_hash
@@ -177,6 +178,9 @@ class Shelf:
             event_id=uuid7(),
             actor=caller.actor,
             detail={"changed": changed},
+            forget_at=None
+            if new["pinned"]
+            else KINDS[new["kind"]].forget_at(new["importance"], seen["access_count"], now),
             now=now,
         )
         if not done:
@@ -272,6 +276,9 @@ _AMEND = sql("""
     ), kept AS (
         INSERT INTO memory_versions (tenant_id, subject_id, memory_id, version, snapshot, replaced_at)
         SELECT tenant_id, subject_id, memory_id, version - 1, :snapshot, :now FROM amended
+    ), dated AS (
+        UPDATE memory_usage u SET forget_at = :forget_at FROM amended a
+        WHERE u.tenant_id = a.tenant_id AND u.subject_id = a.subject_id AND u.memory_id = a.memory_id
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT tenant_id, subject_id, :event_id, memory_id, 'amended', :actor, version, :detail, :now FROM amended
@@ -306,10 +313,22 @@ _AMEND_WINDOWS = sql("""
     FROM unnest(cast(:numbers AS smallint[]), cast(:embeddings AS halfvec[])) AS item
 """)
 _ARCHIVE = sql("""
-    WITH archived AS (
-        UPDATE memories SET status = 'archived', deprecated_at = NULL, updated_at = :now, version = version + 1
+    WITH before AS (
+        SELECT tenant_id, subject_id, memory_id, status, deprecated_at FROM memories
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id AND version = :version
-        RETURNING tenant_id, subject_id, memory_id, version
+          AND status <> 'archived'
+        FOR UPDATE
+    ), archived AS (
+        UPDATE memories m SET status = 'archived', deprecated_at = NULL, updated_at = :now, version = version + 1
+        FROM before b
+        WHERE m.tenant_id = b.tenant_id AND m.subject_id = b.subject_id AND m.memory_id = b.memory_id
+        RETURNING m.tenant_id, m.subject_id, m.memory_id, m.version, b.status, b.deprecated_at
+    ), kept AS (
+        INSERT INTO memory_archive (tenant_id, subject_id, memory_id, was, deprecated_at, rule, archived_at)
+        SELECT tenant_id, subject_id, memory_id, status, deprecated_at, 'asked', :now FROM archived
+    ), undated AS (
+        UPDATE memory_usage u SET forget_at = NULL FROM archived a
+        WHERE u.tenant_id = a.tenant_id AND u.subject_id = a.subject_id AND u.memory_id = a.memory_id
     ), unqueued AS (
         DELETE FROM embedding_queue q USING archived a
         WHERE q.tenant_id = a.tenant_id AND q.subject_id = a.subject_id AND q.memory_id = a.memory_id

@@ -156,6 +156,7 @@ def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> di
         "generations": [None if draft.windows is None else generation_id for draft in drafts],
         "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
         "large": [draft.large for draft in drafts],
+        "forget_at": [draft.forget_at for draft in drafts],
         **_signed(drafts),
         **_events(drafts),
         **_besides(drafts),
@@ -286,8 +287,9 @@ _STORED = """
         )
     """
 _USED = """
-        INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
-        SELECT :tenant_id, item.*, 0, 0 FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS item
+        INSERT INTO memory_usage (tenant_id, subject_id, memory_id, forget_at, access_count, hit_streak)
+        SELECT :tenant_id, item.*, 0, 0
+        FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:forget_at AS timestamptz[])) AS item
     """
 # What only some writes have: the column that says so, and its statement.
 _OPTIONAL = {
