@@ -58,7 +58,8 @@ REQUEST: Final = Words(
     r"|never forget)"
     r"(?: (?:that|this|the following|of the fact that|down))+\b|write (?:this|that) down\b|(?:remember|note"
     r"|don't forget)(?=:)"
-    r"|(?:remember|don't forget|do not forget)(?= (?:my|i|i'm|i've|we|our|to)\b)|(?:please )?(?:remember"
+    r"|(?:remember|don't forget|do not forget)(?= (?:my|i|i'm|i've|we|our|to)\b)|(?:don't forget"
+    r"|do not forget)(?= (?:the|an?|about)\b)|(?<=please )note(?= (?!s\b))|(?:please )?(?:remember"
     r"|don't forget)(?=[.! ]*$))",
 )
 """An explicit request; with what belongs to the request and not to the fact."""
@@ -184,14 +185,16 @@ TRIGGERS: Final = (
     ), order=True),
     Row("preference", "user_preference", Words(
         r"(?:(?<!分钟)(?<!小时)(?<![天年月周])以后|今后|往后|从现在起|从今以后|从今天起|下次|每次|一律|永远"
-        r"|平时)[^。，,]{0,10}(?:都|请|别|不要"
+        r"|平时)[^。，,]{0,10}(?:都|请|(?<!特)别|不要"
         r"|不用|就|只|先|叫我|用|给我|统一|改)"
         r"|^(?:请|麻烦|拜托)?(?:你|您|你们)?(?:一律|务必|必须|千万|永远|始终|总是|尽量)(?:都|要|用|别|不要|先|给"
         r"|叫|以)"
         r"|^(?:请|麻烦|拜托)?(?:你|您|你们|就)?(?:叫|称呼)我|(?:请|麻烦|最好)?(?:别|不要|不用)(?:再)?(?:给我|叫我"
         r"|打我|向我|跟我|联系我|推荐)",
         r"\bfrom now on\b|\bin (?:the )?future\b.*\b(?:please|always|use|call|send|don't|never)\b"
-        r"|^(?:please )?(?:always|never)\s+\w+"
+        r"|^(?:please )?(?:always|never)\s+(?:ever )?(?:use|call|send|answer|reply|respond|speak|write|book|order"
+        r"|ask|include|address|contact|share|recommend|suggest|tell|give|show|add|keep|check|email|text|assume"
+        r"|mention)\b"
         r"|^(?:please )?(?:don't|do not|stop) (?:ever )?(?:call|email|text|contact|send|recommend|suggest|address"
         r"|use)\w*\b"
         r"|^(?:please )?(?:call me|address me|refer to me|contact me|email me|text me|reach me)\b"

@@ -62,7 +62,7 @@ async def test_what_is_kept_at_importance_one_expires_after_seven_days(agent: ht
         ("我喜欢喝茶", "user_preference", 3.0, 0.5),
         ("请记住我的公司名称是云启科技", "interaction_history", 4.0, 0.75),
         ("Remember that I'm allergic to nuts", "profile", 5.0, 1.0),
-        ("The refund has not arrived", "interaction_history", 2.5, 0.375),
+        ("The refund has not arrived", "interaction_history", 2.25, 0.3125),
     ],
 )
 async def test_importance_by_rule_in_both_forms_and_everywhere_the_same(

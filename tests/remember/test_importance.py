@@ -1,4 +1,4 @@
-"""The documented rule: base by kind, +2 for orders and requests, at most +1 for what it speaks of."""
+"""The documented rule: base by kind, +2 for orders and requests, at most +½ for what it speaks of."""
 
 import pytest
 from hypothesis import given
@@ -44,12 +44,12 @@ TOPICS = {
 
 
 @pytest.mark.parametrize(("topic", "text"), [(topic, text) for topic, texts in TOPICS.items() for text in texts])
-def test_a_weighty_topic_adds_half_a_step(topic: str, text: str) -> None:
+def test_a_weighty_topic_adds_a_quarter(topic: str, text: str) -> None:
     assert set(TOPICS) == set(SUBJECTS_OF_WEIGHT)
-    assert importance("summary", text) == BASE["summary"] + 0.5
+    assert importance("summary", text) == BASE["summary"] + 0.25
 
 
-def test_topics_add_one_at_most_and_five_is_the_end() -> None:
+def test_topics_add_half_a_step_at_most_and_five_is_the_end() -> None:
     everything = "合同约定2024-05-01前退款500元，过敏者注意安全"
     assert importance("interaction_history", everything) == BASE["interaction_history"] + ADDITIONS_MAX
     assert importance("profile", f"请记住：{everything}") == 5.0

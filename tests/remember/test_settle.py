@@ -61,7 +61,7 @@ def test_what_is_kept_at_importance_one_expires(fields: dict[str, Any], expires_
 
 def test_the_writers_importance_stands_and_the_rule_fills_it_in() -> None:
     assert settle("我对芒果过敏", importance=1.7).importance == 1.7
-    assert settle("我对芒果过敏").importance == 2.5
+    assert settle("我对芒果过敏").importance == 2.25
 
 
 def test_what_was_served_goes_first_and_names_the_reason() -> None:
