@@ -16,6 +16,8 @@ import orjson
 from app.errors import Invalid
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+SAME_IMPORTANCE: Final = 3.0
+"""Of all rows, so that only relevance is measured; and high enough that none is filtered as small talk."""
 GROUPS: Final = {
     "seven memory sets": (
         "memsim_zh", "memorybank_zh", "memorybank_en", "locomo", "locomo_observations", "realmem", "prefeval_en",
@@ -83,7 +85,7 @@ def read_set(folder: Path, most_queries: int | None = None) -> RetrievalSet:
 
 def _memory(row: dict[str, Any]) -> dict[str, Any]:
     """The row as a memory: its session as the source names it, else its user's day; no date, no session."""
-    memory = {"user_id": row["user_id"], "content": row["content"]}
+    memory: dict[str, Any] = {"user_id": row["user_id"], "content": row["content"], "importance": SAME_IMPORTANCE}
     if created := row.get("created_at"):
         moment = datetime.fromisoformat(created)
         memory["event_at"] = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
