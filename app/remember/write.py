@@ -174,17 +174,20 @@ class Rememberer:
         if drafts:
             await judge(transaction, tenant_id, drafts, self.generation, self.config)
         stored = iter(await store(transaction, tenant_id, drafts, self.generation.generation_id))
-        keep = []
+        keep: list[tuple[Idempotency, Answer, datetime]] = []
+        besides: list[tuple[Within, list[Written]]] = []
         for request in new:
             answer, written = request.conclude(stored)
             answers[request] = answer
             if request.within is not None:
-                await request.within(transaction, written)
+                besides.append((request.within, written))
             if request.idempotency is not None and isinstance(answer, Answer):
                 keep.append((request.idempotency, answer, request.now))
         if keep:
             await keep_answers(transaction, tenant_id, keep)
         await tell(transaction, tenant_id, [event for request in new if request.heard for event in request.events()])
+        for within, written in besides:
+            await within(transaction, written)
         return [answers[request] for request in requests]
 
     async def _embed(self, drafts: Sequence[Draft]) -> None:

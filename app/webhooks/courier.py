@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -81,7 +82,7 @@ class Courier:
 
     async def _serve(self, rows: list[Any], claimed_at: datetime) -> None:
         started = time.monotonic()
-        for row in rows:
+        for row in sorted(rows, key=itemgetter("event_id")):  # made in the order of what happened
             began = claimed_at + timedelta(seconds=time.monotonic() - started)
             attempt = await self._send(row, began)
             await self._settle(row, attempt, claimed_at + timedelta(seconds=time.monotonic() - started))
@@ -184,7 +185,7 @@ _CLAIM = sql("""
         CROSS JOIN LATERAL (
             SELECT tenant_id, subject_id, event_id, webhook_id FROM webhook_deliveries d
             WHERE d.tenant_id = w.tenant_id AND d.webhook_id = w.webhook_id AND d.state = 'pending' AND d.due_at <= :now
-            ORDER BY due_at LIMIT :each FOR UPDATE SKIP LOCKED
+            ORDER BY due_at, event_id LIMIT :each FOR UPDATE SKIP LOCKED
         ) AS due
     ) AS due
     JOIN outbox o ON o.tenant_id = due.tenant_id AND o.subject_id = due.subject_id AND o.event_id = due.event_id

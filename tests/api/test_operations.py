@@ -104,7 +104,7 @@ async def test_r05_a_model_that_cannot_be_read_ends_as_failed_with_a_reason_and_
     failed, found = (work_metrics.EXTRACTIONS.labels(outcome) for outcome in ("failed", "no_facts"))
     before = failed._value.get(), found._value.get()
     model.scripts = [GARBAGE]
-    place = await submit(agent)
+    place, shown = await submit(agent), dict[str, Any]()
     for attempt in range(1, ATTEMPTS + 1):
         await work_off(operator)
         shown = (await agent.get(place)).json()
@@ -201,7 +201,7 @@ async def test_a_cancelled_operation_writes_nothing_even_while_it_runs(
     model.scripts = [model.silent]
     place = await submit(agent)
     working = asyncio.create_task(work_off(operator))
-    await asyncio.to_thread(model.asked.acquire)
+    assert await asyncio.to_thread(model.asked.acquire, timeout=60)
     assert (await agent.get(place)).json()["state"] == "running"
     cancelled = (await agent.post(f"{place}:cancel")).json()
     assert (cancelled["state"], cancelled["finished_at"] is not None) == ("cancelled", True)
@@ -223,7 +223,7 @@ async def test_a_long_attempt_keeps_its_lease_and_an_ending_process_gives_it_bac
     place = await submit(agent)
     [claim] = await operator.queue.claim(now=now(), limit=1)
     operator.begin(claim)
-    await asyncio.to_thread(model.asked.acquire)
+    assert await asyncio.to_thread(model.asked.acquire, timeout=60)
     for _ in range(15):  # longer than the lease
         assert await operator.queue.claim(now=now(), limit=9) == []
         await asyncio.sleep(0.1)

@@ -67,7 +67,7 @@ async def test_one_message_with_its_time_tool_and_name(agent: httpx2.AsyncClient
 
 async def test_twenty_turns_are_held_and_results_of_tools_longest(agent: httpx2.AsyncClient) -> None:
     await say(agent, "s", ("tool", "库存：3"))
-    evicted = 0
+    evicted, answer = 0, dict[str, Any]()
     for number in range(25):
         answer = await say(agent, "s", ("user", f"问题 {number}"), ("assistant", f"answer {number}"))
         evicted += answer["evicted"]
@@ -78,6 +78,7 @@ async def test_twenty_turns_are_held_and_results_of_tools_longest(agent: httpx2.
 
 
 async def test_four_thousand_tokens_are_held(agent: httpx2.AsyncClient) -> None:
+    answer = dict[str, Any]()
     for number in range(8):
         answer = await say(agent, "s", ("user", f"{number} " + "词 " * 700))
     assert 3_000 < answer["window"]["tokens"] <= 4_000
@@ -92,12 +93,14 @@ async def test_a_tenant_has_limits_of_its_own(agent: httpx2.AsyncClient, make_ke
     patched = await agent.patch("/v1/settings", json={"sessions": {"turns": 2, "idle_seconds": 60}})
     own = served | {"turns": 2, "idle_seconds": 60.0}
     assert patched.json() == {"sessions": own, "own": ["sessions.idle_seconds", "sessions.turns"]}
+    answer = dict[str, Any]()
     for number in range(4):
         answer = await say(agent, "s", ("user", f"question {number}"), ("assistant", f"回答 {number}"))
     assert answer["window"]["turns"] == 2
     assert datetime.fromisoformat(answer["window"]["ends_at"]) - now() < timedelta(seconds=61)
     back = await agent.patch("/v1/settings", json={"sessions": {"turns": None}})
     assert back.json()["own"] == ["sessions.idle_seconds"]
+    wrong: dict[str, Any]
     for wrong in ({}, {"sessions": {}}, {"sessions": {"turns": 0}}, {"sessions": {"tokens": 3}}, {"other": {}}):
         assert (await agent.patch("/v1/settings", json=wrong)).status_code == 422
     for key in (await make_key(user_id="amy"), await make_key(scopes=frozenset({"write"}))):

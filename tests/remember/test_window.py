@@ -6,12 +6,13 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.remember.conversation import Role
 from app.remember.window import WindowMessage, fit
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
-def messages(*said: tuple[str, int]) -> list[WindowMessage]:
+def messages(*said: tuple[Role, int]) -> list[WindowMessage]:
     """A conversation of (role, tokens)."""
     made: list[WindowMessage] = []
     turn = -1
@@ -22,17 +23,17 @@ def messages(*said: tuple[str, int]) -> list[WindowMessage]:
     return made
 
 
-def kept(said: list[tuple[str, int]], most_turns: int, most_tokens: int) -> list[str]:
+def kept(said: list[tuple[Role, int]], most_turns: int, most_tokens: int) -> list[str]:
     return [message.content for message in fit(messages(*said), most_turns, most_tokens)]
 
 
 def test_a_turn_is_what_a_user_says_and_all_up_to_the_next_word() -> None:
-    said = [("user", 1), ("assistant", 1), ("user", 1), ("assistant", 1), ("user", 1)]
+    said: list[tuple[Role, int]] = [("user", 1), ("assistant", 1), ("user", 1), ("assistant", 1), ("user", 1)]
     assert kept(said, 2, 99) == ["user 2", "assistant 3", "user 4"]
 
 
 def test_plain_dialogue_gives_way_before_results_of_tools() -> None:
-    said = [("tool", 5), ("user", 5), ("tool", 5), ("assistant", 5), ("user", 5)]
+    said: list[tuple[Role, int]] = [("tool", 5), ("user", 5), ("tool", 5), ("assistant", 5), ("user", 5)]
     assert kept(said, 20, 20) == ["tool 0", "tool 2", "assistant 3", "user 4"]
     assert kept(said, 20, 15) == ["tool 0", "tool 2", "user 4"]
     assert kept(said, 20, 10) == ["tool 2", "user 4"]
@@ -43,14 +44,13 @@ def test_the_newest_stays_whatever_it_is() -> None:
     assert kept([("tool", 5), ("user", 9)], 20, 9) == ["user 1"]
 
 
-SAID = st.lists(
-    st.tuples(st.sampled_from(["user", "assistant", "tool", "system"]), st.integers(1, 50)), min_size=1, max_size=60
-)
+ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system")
+SAID = st.lists(st.tuples(st.sampled_from(ROLES), st.integers(1, 50)), min_size=1, max_size=60)
 
 
 @given(SAID, st.integers(1, 20), st.integers(50, 400))
 def test_what_stays_is_within_both_limits_in_order_and_nothing_left_needlessly(
-    said: list[tuple[str, int]], most_turns: int, most_tokens: int
+    said: list[tuple[Role, int]], most_turns: int, most_tokens: int
 ) -> None:
     offered = messages(*said)
     stays = fit(offered, most_turns, most_tokens)
