@@ -25,6 +25,7 @@ from pydantic_settings import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from app.backup import BackupConfig
 from app.database import DatabaseConfig
 from app.embed import EmbedConfig, RerankConfig
 from app.errors import StartupRefused
@@ -136,6 +137,7 @@ class Settings(BaseSettings):
     recall: RecallConfig = Field(default_factory=RecallConfig)
     rerank: RerankConfig = Field(default_factory=RerankConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
+    backup: BackupConfig = Field(default_factory=BackupConfig)
     jobs: JobsConfig = Field(default_factory=JobsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 
@@ -167,11 +169,11 @@ def load_settings(**given: Any) -> Settings:
     except (SettingsError, OSError, ValueError) as error:
         # The cause quotes what it could not read, and that may be a secret; the message names source and field only.
         raise StartupRefused(f"settings cannot be read: {error}") from None
-    for name in ("url", "owner_url"):
-        secret: SecretStr | None = getattr(settings.database, name)
+    for path in (("database", "url"), ("database", "owner_url"), ("backup", "database_url"), ("backup", "scratch_url")):
+        secret: SecretStr | None = getattr(getattr(settings, path[0]), path[1])
         if secret is not None and not _speaks_asyncpg(secret.get_secret_value()):
             form = "postgresql+asyncpg://user:password@host/database"
-            raise StartupRefused(f"wrong setting\n  {variable(('database', name))}: must have the form {form}")
+            raise StartupRefused(f"wrong setting\n  {variable(path)}: must have the form {form}")
     return settings
 
 

@@ -40,13 +40,20 @@ def check() -> None:
 
 @app.command()
 def roles(
-    apply: Annotated[bool, typer.Option("--apply", help="Make the role of MNEME_DATABASE__URL, as the owner.")] = False,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply",
+            help="Make them: the roles of MNEME_DATABASE__URL and of MNEME_BACKUP__DATABASE_URL if set, as the owner.",
+        ),
+    ] = False,
 ) -> None:
-    """Print the SQL that makes the service's login role, or make it."""
+    """Print the SQL that makes the login roles of service and backups, or make them."""
     if not apply:
         print(schema.ROLES_SQL, end="")
         return
-    database = load_settings().database
+    settings = load_settings()
+    database = settings.database
     if database.url is None or database.owner_url is None:
         raise StartupRefused(f"{URL} and {variable(('database', 'owner_url'))} are both needed")
     login = make_url(database.url.get_secret_value())
@@ -54,3 +61,9 @@ def roles(
         raise StartupRefused(f"{URL} names no user")
     schema.create_login(database.owner_url.get_secret_value(), login.username, login.password)
     print(f"the role {login.username} is ready")
+    if settings.backup.database_url is not None:
+        reader = make_url(settings.backup.database_url.get_secret_value())
+        if not reader.username:
+            raise StartupRefused(f"{variable(('backup', 'database_url'))} names no user")
+        schema.create_reader(database.owner_url.get_secret_value(), reader.username, reader.password)
+        print(f"the role {reader.username} is ready")

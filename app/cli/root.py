@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli import config, db, keys, model, serve, tenants, up
+from app.cli import backup, config, db, keys, model, serve, tenants, up
 from app.cli.bench import bench
 from app.cli.eval import evaluate
 from app.cli.search import search
-from app.errors import MnemeError, StartupRefused
+from app.errors import MnemeError, StartupRefused, VerificationFailed
 
 EXIT_FAILURE = 1
 
@@ -29,6 +29,7 @@ app.command()(serve.openapi)
 app.command()(search)
 app.command("eval")(evaluate)
 app.command()(bench)
+app.add_typer(backup.app, name="backup", help="Make, prove, bring back and remove backups.")
 app.add_typer(config.app, name="config", help="Show and check the settings.")
 app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")
@@ -44,10 +45,10 @@ def root(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 
 def run() -> None:
-    """Run the command line; StartupRefused ends with its own exit code, any other refusal with 1."""
+    """Run the command line; StartupRefused and VerificationFailed end with their exit code, other refusals with 1."""
     try:
         app()
-    except StartupRefused as error:
+    except (StartupRefused, VerificationFailed) as error:
         print(f"mneme: {error.message}", file=sys.stderr)
         sys.exit(error.exit_code)
     except MnemeError as error:

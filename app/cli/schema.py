@@ -16,10 +16,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from app.backup import SCRATCH
 from app.cli.embedded import SUPERUSER, EmbeddedServer
 from app.errors import StartupRefused
 
 LOGIN_ROLE = "mneme"
+BACKUP_ROLE = "mneme_backup"
 DATABASE = "mneme"
 ALEMBIC_INI = Path(__file__).parents[2] / "alembic.ini"
 
@@ -28,6 +30,15 @@ ROLES_SQL = f"""\
 -- roles (SET LOCAL ROLE). Run once as a superuser or as an owner with CREATEROLE, after `mneme db migrate`.
 CREATE ROLE {LOGIN_ROLE} LOGIN NOINHERIT PASSWORD 'choose-one';
 GRANT mneme_app, mneme_worker TO {LOGIN_ROLE};
+
+-- The login of backups (MNEME_BACKUP__DATABASE_URL): reads every row, past row security, changes none, and proves
+-- backups good in scratch databases of its own, clones of {SCRATCH}, since only a superuser makes the extension.
+CREATE ROLE {BACKUP_ROLE} LOGIN BYPASSRLS CREATEDB PASSWORD 'choose-one';
+GRANT pg_read_all_data TO {BACKUP_ROLE};
+GRANT mneme_app, mneme_worker TO {BACKUP_ROLE} WITH INHERIT FALSE, SET TRUE;
+CREATE DATABASE {SCRATCH} OWNER {BACKUP_ROLE};
+\\connect {SCRATCH}
+CREATE EXTENSION vector;
 """
 
 
@@ -60,12 +71,38 @@ def prepare(server: EmbeddedServer, database: str = DATABASE) -> tuple[str, str]
 
 def create_login(owner_url: str, role: str, password: str | None = None) -> None:
     """Make the service's login role unless it exists, and let it take the two roles that the migrations made."""
-    quoted = '"' + role.replace('"', '""') + '"'
-    secret = "" if password is None else " PASSWORD '" + password.replace("'", "''") + "'"
-    exists = f"SELECT count(*) FROM pg_roles WHERE rolname = '{role.replace(chr(39), chr(39) * 2)}'"
+    quoted, secret = _quoted(role), "" if password is None else " PASSWORD " + _literal(password)
+    exists = f"SELECT count(*) FROM pg_roles WHERE rolname = {_literal(role)}"
     create = f"CREATE ROLE {quoted} LOGIN NOINHERIT{secret}"
     with _plain_refusals(owner_url):
         asyncio.run(_execute(owner_url, exists, create, f"GRANT mneme_app, mneme_worker TO {quoted}"))
+
+
+def create_reader(superuser_url: str, role: str, password: str | None = None) -> None:
+    """Make the login of backups unless it exists, and the database from which its scratch databases are cloned."""
+    quoted, secret = _quoted(role), "" if password is None else " PASSWORD " + _literal(password)
+    scratch = make_url(superuser_url).set(database=SCRATCH).render_as_string(hide_password=False)
+    with _plain_refusals(superuser_url):
+        asyncio.run(
+            _execute(
+                superuser_url,
+                f"SELECT count(*) FROM pg_roles WHERE rolname = {_literal(role)}",
+                f"CREATE ROLE {quoted} LOGIN BYPASSRLS CREATEDB{secret}",
+                f"GRANT pg_read_all_data TO {quoted}",
+                f"GRANT mneme_app, mneme_worker TO {quoted} WITH INHERIT FALSE, SET TRUE",
+            )
+        )
+        exists = f"SELECT count(*) FROM pg_database WHERE datname = '{SCRATCH}'"
+        asyncio.run(_execute(superuser_url, exists, f"CREATE DATABASE {SCRATCH} OWNER {quoted}"))
+        asyncio.run(_execute(scratch, "SELECT 1", "", "CREATE EXTENSION IF NOT EXISTS vector"))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _alembic(owner_url: str) -> Config:

@@ -1,0 +1,10 @@
+"""Backup: dumps that are proved good, and ways back from them: everything, one tenant, one subject."""
+
+from app.backup.backups import Backups
+from app.backup.catalog import Entry
+from app.backup.config import BackupConfig
+from app.backup.manifest import Manifest
+from app.backup.merge import Wanted
+from app.backup.restore import SCRATCH
+
+__all__ = ["SCRATCH", "BackupConfig", "Backups", "Entry", "Manifest", "Wanted"]
