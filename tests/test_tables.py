@@ -13,6 +13,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from sqlalchemy.engine import make_url
 from uuid_utils.compat import uuid7
 
 from app.clock import now
@@ -186,6 +187,24 @@ def test_models_and_migrations_agree_and_each_step_goes_down_and_up(migrator: Co
         command.downgrade(migrator, "-1")
         command.upgrade(migrator, revision.revision)
     command.check(migrator)
+
+
+def test_an_owner_without_power_migrates(owner_url: str) -> None:
+    """As docs/operations.md says: a login with CREATEROLE that owns the database, where the extension is there."""
+    administer(
+        owner_url,
+        "DROP DATABASE IF EXISTS of_a_plain_owner",
+        "DROP ROLE IF EXISTS plain_owner",
+        "CREATE ROLE plain_owner LOGIN CREATEROLE",
+        "GRANT mneme_app, mneme_worker TO plain_owner WITH ADMIN TRUE, SET TRUE, INHERIT FALSE",
+        "CREATE DATABASE of_a_plain_owner OWNER plain_owner",
+    )
+    url = make_url(owner_url).set(database="of_a_plain_owner")
+    administer(url.render_as_string(hide_password=False), "CREATE EXTENSION vector")
+    config = Config("alembic.ini")
+    config.attributes["url"] = url.set(username="plain_owner").render_as_string(hide_password=False)
+    command.upgrade(config, "head")
+    command.check(config)
 
 
 async def test_what_was_stored_before_there_was_forgetting_gets_its_due_date_and_its_way_back(

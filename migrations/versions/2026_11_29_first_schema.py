@@ -21,6 +21,11 @@ def upgrade() -> None:
     for role in ("mneme_app", "mneme_worker"):
         op.execute(CREATE_ROLE.format(role=role))
     create_tables()
+    # Before row security is forced, under which an owner without power could not write it.
+    op.execute(
+        "INSERT INTO tenants (tenant_id, name, created_at)"
+        " VALUES ('00000000-0000-7000-8000-000000000001', 'default', now())"
+    )
     secure_tables()
 
 
@@ -465,10 +470,6 @@ def secure_tables() -> None:
     op.execute(ENSURE_ANN_INDEX)
     op.execute("REVOKE ALL ON FUNCTION ensure_ann_index(smallint) FROM PUBLIC")
     op.execute("GRANT EXECUTE ON FUNCTION ensure_ann_index(smallint) TO mneme_worker")
-    op.execute(
-        "INSERT INTO tenants (tenant_id, name, created_at)"
-        " VALUES ('00000000-0000-7000-8000-000000000001', 'default', now())"
-    )
 
 
 def downgrade() -> None:
