@@ -32,6 +32,7 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         "content": SECRET, "user_id": f"u-{SECRET}", "agent_id": f"a-{SECRET}", "key": f"k-{SECRET}", "tags": [SECRET],
         "metadata": {SECRET: SECRET}, "source": SECRET, "session_id": SECRET,
     }  # fmt: skip
+    message = {"role": "user", "content": f"请记住：{SECRET}是我的代号", "tool": SECRET, "reference": SECRET}
     client = service.client
     created = await client.post("/v1/memories", json=memory, headers=key | {"Idempotency-Key": "QZX"})
     place = f"/v1/memories/{created.json()['id']}"
@@ -46,8 +47,35 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         await client.delete(place, headers=key),
         await client.post("/memory/add", json={"content": SECRET, "user_id": SECRET}, headers=key),
         await client.post("/memory/retrieve", json={"query": SECRET, "user_id": SECRET}, headers=key),
+        await client.post(f"/v1/sessions/{SECRET}/messages", json=message | {"user_id": SECRET}, headers=key),
+        await client.get(f"/v1/sessions/{SECRET}/messages", params={"user_id": SECRET}, headers=key),
+        await client.post(
+            f"/v1/sessions/{SECRET}:extract?wait=true",
+            json={"user_id": SECRET},
+            headers=key | {"Idempotency-Key": "QZX2"},
+        ),
+        await client.delete(f"/v1/sessions/{SECRET}", params={"user_id": SECRET}, headers=key),
+        await client.post(
+            "/v1/memories:extract?wait=true", json={"messages": [message], "user_id": SECRET}, headers=key
+        ),
     ]
-    assert [answer.status_code for answer in answers] == [201, 200, 200, 200, 200, 200, 200, 204, 200, 200]
+    assert [answer.status_code for answer in answers] == [
+        201,
+        200,
+        200,
+        200,
+        200,
+        200,
+        200,
+        204,
+        200,
+        200,
+        201,
+        200,
+        200,
+        204,
+        200,
+    ]
     cut = f'{{"content": "{SECRET}'.encode()
     errors = [
         await client.post("/v1/memories", json=memory | {"importance": SECRET}, headers=key),
@@ -60,6 +88,7 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         await client.get("/v1/memories", headers=[(b"X-API-Key", SECRET.encode())]),
         await client.get("/v1/memories", headers=[(b"X-Request-ID", SECRET.encode())]),
         await client.get(f"/v1/memories/{UNKNOWN_ID}", headers=key),
+        await client.post(f"/v1/sessions/{SECRET}/messages", json=message | {"role": SECRET}, headers=key),
     ]  # fmt: skip
     assert all(400 <= answer.status_code < 500 for answer in errors)
     return errors
@@ -69,7 +98,7 @@ async def test_no_text_in_logs_metrics_or_errors(service: Service, make_key: Mak
     text = await make_key()
     errors = await everything(service, bearer(text))
     written = lines()
-    assert len([line for line in written if line["event"] == "request"]) == 20
+    assert len([line for line in written if line["event"] == "request"]) == 26
     metrics = (await service.client.get("/metrics", headers=bearer(text))).text
     for place in (json.dumps(written, ensure_ascii=False), metrics, *(error.text for error in errors)):
         for secret in (SECRET, "QZX", text, text[50:]):
