@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 
+from app.backup import Backups
 from app.clock import now
 from app.database import Database
 from app.embed import Embedder, Generation, claim_generation, load_embedder
@@ -28,6 +29,7 @@ class Context:
     _courier: Courier | None = None
     _operator: Operator | None = None
     _language_model: LanguageModel | None = None
+    _backups: Backups | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def _embedding(self) -> tuple[Embedder, Generation]:
@@ -73,6 +75,14 @@ class Context:
                 )
                 self._courier = Courier(self.database, partial(secret_of, pepper), self.settings.webhooks)
             return self._courier
+
+    def backups(self) -> Backups:
+        """Return the backups of this database. Raises StartupRefused for wrong settings of theirs."""
+        if self._backups is None:
+            owner = self.settings.database.owner_url
+            url = owner.get_secret_value() if owner else None
+            self._backups = Backups.open(self.settings.backup, self.settings.data_dir, url)
+        return self._backups
 
     async def close(self) -> None:
         for service in (self._operator, self._language_model, self._courier):

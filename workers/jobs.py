@@ -6,6 +6,7 @@ between two batches when its errand is over.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Final
 
 from app import telemetry, work_metrics
@@ -144,6 +145,18 @@ async def large_subjects(context: Context, errand: Errand) -> int:
     return counts.get("indexed", 0)
 
 
+async def backup(context: Context, errand: Errand) -> int:
+    """Make a backup, prove it by restoring it aside, and remove those whose time is over."""
+    errand.counts["dumped"] = await context.backups().nightly(version=version("mneme"), clock=now)
+    return 0
+
+
+async def backup_gauges(context: Context, _: Errand) -> int:
+    """Measure which backups there are, and whether they are good."""
+    await context.backups().show()
+    return 0
+
+
 async def gauges(context: Context, errand: Errand) -> int:
     """Measure what is true of the whole database: every replica shows the same, so take max(), never sum()."""
     unembedded, oldest_seconds = await backlog(context.database, now=errand.now)
@@ -169,4 +182,6 @@ JOBS: tuple[Job, ...] = (
     Job("operations", operations, every_seconds=1, once=False),
     Job("finished_operations", finished_operations, every_seconds=3600),
     Job("events", events, every_seconds=3600),
+    Job("backup", backup, cron="30 2 * * *"),  # before anything of the night is forgotten
+    Job("backup_gauges", backup_gauges, every_seconds=300, once=False),
 )

@@ -18,7 +18,7 @@ from uuid import uuid4
 from app import telemetry
 from app.clock import now
 from app.errand import Errand
-from app.errors import StartupRefused
+from app.errors import StartupRefused, VerificationFailed
 from app.runs import KnownJob, Runs, Slot, Turn, register_jobs
 from workers.context import Context
 from workers.jobs import JOBS, Job
@@ -212,5 +212,5 @@ class Runner:
 
 def _tell_failure(job: Job, error: Exception) -> None:
     telemetry.JOB_RUNS.labels(job.name, "failed").inc()
-    reason = {"reason": error.message} if isinstance(error, StartupRefused) else {}
+    reason = {"reason": error.message} if isinstance(error, (StartupRefused, VerificationFailed)) else {}
     telemetry.log().error("job_failed", job=job.name, **reason, **telemetry.frames(error))

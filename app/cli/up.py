@@ -24,6 +24,7 @@ from app.errors import StartupRefused
 from app.settings import Settings, load_settings, variable
 
 READY_SECONDS = 180.0
+BACKUP_URL = variable(("backup", "database_url"))
 
 
 def up() -> None:
@@ -37,10 +38,10 @@ def up() -> None:
         with (
             _only_one(settings.data_dir / "up.lock"),
             _free_ports(settings),
-            _database(settings) as url,
+            _database(settings) as logins,
         ):
             prepare_model(settings.embed, settings.data_dir)
-            _run(settings, os.environ | {URL: url})
+            _run(settings, os.environ | logins)
     except KeyboardInterrupt:
         say("stopped")
 
@@ -82,18 +83,19 @@ def _wait_until_ready(settings: Settings, children: list[Child]) -> None:
 
 
 @contextlib.contextmanager
-def _database(settings: Settings) -> Iterator[str]:
-    """Yield the service's URL of a migrated database; an embedded server is stopped at the end."""
+def _database(settings: Settings) -> Iterator[dict[str, str]]:
+    """Yield the settings that lead to a migrated database; an embedded server is stopped at the end."""
     configured = settings.database.url
     if configured is not None:
         schema.upgrade((settings.database.owner_url or configured).get_secret_value())
-        yield configured.get_secret_value()
+        yield {URL: configured.get_secret_value()}
         return
     refuse_embedded_in_production(settings)
     directory = settings.data_dir / "postgres"
     say(f"starting PostgreSQL in {directory.resolve()}")
     try:
-        yield schema.prepare(embedded.start(directory))[1]
+        owner_url, url = schema.prepare(embedded.start(directory))
+        yield {URL: url} | ({} if settings.backup.database_url else {BACKUP_URL: owner_url})
     finally:
         embedded.stop(directory)
 

@@ -68,14 +68,13 @@ async def old_site(old_server: embedded.EmbeddedServer, tmp_path: Path) -> Site:
     await asyncio.to_thread(
         administer,
         superuser,
-        f"CREATE ROLE {OWNER} LOGIN CREATEROLE BYPASSRLS",
+        f"CREATE ROLE {OWNER} LOGIN CREATEROLE",
         f"CREATE DATABASE {name} OWNER {OWNER}",
     )
     await asyncio.to_thread(administer, old_server.url(embedded.SUPERUSER, name), "CREATE EXTENSION vector")
     owner_url = old_server.url(OWNER, name)
     await asyncio.to_thread(schema.upgrade, owner_url)
     await asyncio.to_thread(schema.create_login, owner_url, schema.LOGIN_ROLE)
-    await asyncio.to_thread(administer, superuser, f"ALTER ROLE {OWNER} NOBYPASSRLS")  # only the migrations need it
     await asyncio.to_thread(schema.create_reader, superuser, schema.BACKUP_ROLE)
     site = _site(old_server, name, (UUID(str(uuid7())), UUID(str(uuid7()))), tmp_path)
     for number, tenant_id in enumerate(site.tenants):

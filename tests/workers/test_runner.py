@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -31,8 +32,8 @@ async def jobs_database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def context(jobs_database: Database) -> Context:
-    return Context(Settings(), jobs_database)
+def context(jobs_database: Database, owner_url: str, tmp_path: Path) -> Context:
+    return Context(Settings(data_dir=tmp_path, backup={"database_url": owner_url}), jobs_database)
 
 
 class Counted:
