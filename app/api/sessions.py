@@ -1,5 +1,6 @@
 """Session windows: what was said last in a conversation, for the next turn of any process; it ends without a trace."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, Self
@@ -17,8 +18,10 @@ from app.api.problems import problems
 from app.api.reply import reply
 from app.api.schemas import TOKENS_MAX, ZoneName, not_blank
 from app.clock import now
+from app.database import Transaction
 from app.guard import Caller
 from app.language import zone_of
+from app.operations import Order, extraction_order
 from app.recall import ContextRequest, make_context
 from app.remember import Conversation, Message, Window
 
@@ -59,6 +62,10 @@ class MessagesIn(Wire):
     tool: Identifier | None = None
     reference: Identifier | None = None
     messages: list[MessageIn] | None = Field(None, min_length=1, max_length=MESSAGES_MAX)
+    extract: Literal["asked", "never"] = Field(
+        "asked", description="Make memories of messages in which the user asks to (请记住…, remember that …)."
+    )
+    timezone: ZoneName = Field("UTC", description="Zone in which 明天 and tomorrow are meant.")
 
     @model_validator(mode="after")
     def one_form(self) -> Self:
@@ -104,13 +111,14 @@ class Held(BaseModel):
 
 class AppendAnswer(BaseModel):
     """What became of the messages. `known` were held already, `filtered` only repeated what Mneme had served, `evicted`
-    older ones gave way."""
+    older ones gave way. `operation_id`: the extraction of what the user asked to remember."""
 
     taken: int
     known: int
     filtered: int
     evicted: int
     window: Held
+    operation_id: UUID | None
 
 
 class HeldMessage(BaseModel):
@@ -164,11 +172,23 @@ def as_items(window: Window, session_id: str) -> list[dict[str, Any]]:
     responses=problems(422),
 )
 async def append_messages(services: Mneme, caller: Writer, session_id: SessionId, body: MessagesIn) -> Response:
-    """Add to a conversation. Over the limits, plain dialogue gives way before results of tools, the oldest first."""
+    """Add to a conversation. Over the limits, plain dialogue gives way before results of tools, the oldest first.
+
+    What a user asks to remember becomes an operation in the same transaction, and outlives the conversation.
+    """
     telemetry.annotate(operation="session", items=len(body.messages or [body]))
     conversation = conversation_of(caller, session_id, body.user_id, body.agent_id)
-    appended = await services.sessions.append(conversation, body.to_messages(), now=now())
-    document = {name: getattr(appended, name) for name in ("taken", "known", "filtered", "evicted")}
+    moment = now()
+
+    async def keep(transaction: Transaction, messages: Sequence[Message]) -> UUID:
+        prepare = extraction_order(messages, body.timezone, session_id)
+        order = Order("extract", conversation.user_id, conversation.agent_id, prepare)
+        return (await services.operations.accept(transaction, caller, order, now=moment)).operation_id
+
+    appended = await services.sessions.append(
+        conversation, body.to_messages(), now=moment, keep=keep if body.extract == "asked" else None
+    )
+    document = {name: getattr(appended, name) for name in ("taken", "known", "filtered", "evicted", "operation_id")}
     return reply(document | {"window": _held(appended.window)}, HTTPStatus.CREATED)
 
 

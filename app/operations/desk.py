@@ -65,7 +65,7 @@ class Desk:
                 if stored is not None:
                     operation_id = UUID(orjson.loads(stored.body)["operation_id"])
                 else:
-                    claim = await self._store(transaction, caller, order, now=now, claimed=wait)
+                    claim = await self.accept(transaction, caller, order, now=now, claimed=wait)
                     operation_id = claim.operation_id
                     if idempotency is not None:
                         body = orjson.dumps({"operation_id": str(operation_id)})
@@ -75,6 +75,32 @@ class Desk:
         if claim is not None and wait:
             await asyncio.wait((self.operator.begin(claim),), timeout=self.config.wait_seconds)
         return await self.get(caller, operation_id), claim is None
+
+    async def accept(
+        self, transaction: Transaction, caller: Caller, order: Order, *, now: datetime, claimed: bool = False
+    ) -> Claim:
+        """Store an order as part of a transaction that holds the subject's lock; `claimed`: for this process alone."""
+        request = await order.prepare(transaction)
+        operation_id = uuid7()
+        subject_id = await transaction.fetch_value(
+            _STORE,
+            tenant_id=caller.tenant_id,
+            operation_id=operation_id,
+            new_id=uuid7(),
+            user_id=order.user_id,
+            agent_id=order.agent_id,
+            actor=caller.actor,
+            kind=order.kind,
+            request=request,
+            claimed=claimed,
+            lease=self.operator.queue.lease,
+            now=now,
+        )
+        work_metrics.OPERATIONS_SUBMITTED.labels(order.kind).inc()
+        return Claim(
+            caller.tenant_id, operation_id, subject_id, order.user_id, order.agent_id, caller.actor, order.kind,
+            request, attempts=1,
+        )  # fmt: skip
 
     async def get(self, caller: Caller, operation_id: UUID, *, wait: bool = False) -> dict[str, Any]:
         """An operation; with `wait` when it has ended or the longest wait is over. Raises NotFound."""
@@ -119,31 +145,6 @@ class Desk:
             if not await transaction.execute(_RETRY, tenant_id=caller.tenant_id, operation_id=operation_id, now=now):
                 raise Conflict(f"it is {row['state']}: only what failed or was cancelled can be tried again")
             return _shown(await _visible(transaction, caller, operation_id, caller.may_change))
-
-    async def _store(
-        self, transaction: Transaction, caller: Caller, order: Order, *, now: datetime, claimed: bool
-    ) -> Claim:
-        request = await order.prepare(transaction)
-        operation_id = uuid7()
-        subject_id = await transaction.fetch_value(
-            _STORE,
-            tenant_id=caller.tenant_id,
-            operation_id=operation_id,
-            new_id=uuid7(),
-            user_id=order.user_id,
-            agent_id=order.agent_id,
-            actor=caller.actor,
-            kind=order.kind,
-            request=request,
-            claimed=claimed,
-            lease=self.operator.queue.lease,
-            now=now,
-        )
-        work_metrics.OPERATIONS_SUBMITTED.labels(order.kind).inc()
-        return Claim(
-            caller.tenant_id, operation_id, subject_id, order.user_id, order.agent_id, caller.actor, order.kind,
-            request, attempts=1,
-        )  # fmt: skip
 
 
 async def _visible(

@@ -43,10 +43,7 @@ def session_order(conversation: Conversation, zone: str, *, now: datetime, end: 
             raise NotFound("no such conversation, or it has ended")
         if end:
             await end_in(transaction, conversation, now=now)
-        messages = [
-            _plain(Message(message.role, message.content, message.at, message.tool, message.reference))
-            for message in window.messages
-        ]
+        messages = [_plain(message.as_message()) for message in window.messages]
         return {"messages": messages, "zone": zone, "session_id": conversation.session_id}
 
     return prepare

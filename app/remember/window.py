@@ -5,7 +5,7 @@ idle time, nothing of it stays.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -19,6 +19,7 @@ from app import telemetry
 from app.database import Database, Transaction, sql, subject_lock
 from app.errors import FieldError, Invalid
 from app.remember.conversation import Message, Role
+from app.remember.sentences import asked_to_keep, sentences
 from app.remember.served import without_served
 
 BLOCKING_CHARACTERS: Final = 20_000  # counting the tokens of more would hold up the event loop
@@ -47,6 +48,9 @@ class WindowMessage:
     turn: int
     tokens: int
 
+    def as_message(self) -> Message:
+        return Message(self.role, self.content, self.at, self.tool, self.reference)
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -67,13 +71,18 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class Appended:
     """What became of messages: how many were taken, how many were known already or only repeated what Mneme had served,
-    how many older ones gave way, and the window after it."""
+    how many older ones gave way, the window after it, and the operation that keeps what the user asked to keep."""
 
     taken: int
     known: int
     filtered: int
     evicted: int
     window: Window
+    operation_id: UUID | None
+
+
+Keep = Callable[[Transaction, Sequence[Message]], Awaitable[UUID]]
+"""Sees to it that messages are kept, in the transaction that holds them; returns the id of the operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +117,13 @@ class Sessions:
     count_tokens: Callable[[str], int]
     config: SessionConfig
 
-    async def append(self, conversation: Conversation, messages: Sequence[Message], *, now: datetime) -> Appended:
+    async def append(
+        self, conversation: Conversation, messages: Sequence[Message], *, now: datetime, keep: Keep | None = None
+    ) -> Appended:
         """Add messages, in order, and let the oldest give way; one whose id is held already is not taken twice.
 
-        Raises Invalid for a message that alone is larger than the window.
+        `keep` gets those in which a user asks to remember something. Raises Invalid for a message that alone is larger
+        than the window.
         """
         said = [without_served(message.content) for message in messages]
         tokens = await self._count(said)
@@ -127,12 +139,14 @@ class Sessions:
                 _KEEP, **conversation.names, subject_id=row["subject_id"], now=now, ends_at=ends_at,
                 messages=[_plain(message) for message in kept],
             )  # fmt: skip
+            asked = _asked(held, new) if keep is not None else []
+            operation_id = await keep(transaction, asked) if keep is not None and asked else None
         evicted = len(held) + len(new) - len(kept)
         for taken in new:
             telemetry.SESSION_MESSAGES.labels(taken.role).inc()
         telemetry.SESSION_EVICTIONS.inc(evicted)
         filtered = len(messages) - known - len(new)
-        return Appended(len(new), known, filtered, evicted, Window(kept, ends_at))
+        return Appended(len(new), known, filtered, evicted, Window(kept, ends_at), operation_id)
 
     async def read(self, conversation: Conversation, *, now: datetime) -> Window:
         """What is held; of an unknown or ended conversation, nothing."""
@@ -236,6 +250,18 @@ def _admitted(
             )
             references |= set() if message.id is None else {(message.role, message.id)}
     return new, known
+
+
+def _asked(held: Sequence[WindowMessage], new: Sequence[WindowMessage]) -> list[Message]:
+    """The new messages in which a user asks to remember something; where one does not say what, the one before, too."""
+    said = [message for message in (*held, *new) if message.role == "user"]
+    first = len(said) - sum(message.role == "user" for message in new)
+    wanted: set[int] = set()
+    for number in range(first, len(said)):
+        asked = [one for one in map(asked_to_keep, sentences(said[number].content)) if one is not None]
+        if asked:
+            wanted |= {number} if any(one.rest for one in asked) or not number else {number - 1, number}
+    return [said[number].as_message() for number in sorted(wanted)]
 
 
 def _turn(before: Sequence[WindowMessage], role: str) -> int:

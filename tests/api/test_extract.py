@@ -96,7 +96,7 @@ async def test_nothing_worth_keeping_is_a_result_and_not_a_failure(agent: httpx2
 
 async def test_a_conversation_is_kept_when_its_user_wants_it(agent: httpx2.AsyncClient) -> None:
     for role, content in (("user", ZH), ("assistant", "好的，我记下了"), ("user", EN)):
-        said = {"user_id": "amy", "role": role, "content": content}
+        said = {"user_id": "amy", "role": role, "content": content, "extract": "never"}
         assert (await agent.post("/v1/sessions/s/messages", json=said)).status_code == 201
     first = await agent.post("/v1/sessions/s:extract?wait=true", json={"user_id": "amy"})
     assert [fact["outcome"] for fact in first.json()["result"]["facts"]] == ["created", "created"]
@@ -111,6 +111,34 @@ async def test_a_conversation_is_kept_when_its_user_wants_it(agent: httpx2.Async
     assert (await agent.get(place)).json()["state"] == "queued"
     assert (await agent.post(f"{place}:cancel")).json()["state"] == "cancelled"
     assert {memory["session_id"] for memory in await memories_of(agent)} == {"s"}
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ([("user", "我在备孕"), ("user", f"还有，{ZH}")], ["对芒果过敏"]),
+        ([("user", "My desk is 14B"), ("user", f"{EN}, thanks")], ["prefer window seats"]),
+        ([("user", "My badge number is 4417"), ("assistant", "ok"), ("user", "Please remember that.")], ["4417"]),
+        ([("user", "我住在杭州"), ("assistant", "请记住：明天下雨"), ("user", "别记这个")], []),
+    ],
+)
+async def test_what_a_user_asks_to_remember_outlives_the_conversation_and_nothing_else_does(
+    agent: httpx2.AsyncClient, said: list[tuple[str, str]], kept: list[str], service: Service
+) -> None:
+    operations = []
+    for number, (role, content) in enumerate(said):
+        message = {"user_id": "amy", "role": role, "content": content, "reference": str(number)}
+        answers = [(await agent.post("/v1/sessions/s/messages", json=message)).json() for _ in range(2)]
+        assert answers[1]["operation_id"] is None  # a retry asks for nothing new
+        operations += [answers[0]["operation_id"]] if answers[0]["operation_id"] else []
+    assert len(operations) == len(kept)
+    assert (await agent.delete("/v1/sessions/s?user_id=amy")).status_code == 204
+    operator = service.app.state.mneme.operations.operator
+    while await operator.work_off():
+        pass
+    texts = [memory["content"] for memory in await memories_of(agent)]
+    assert len(texts) == len(kept)
+    assert all(part in text for part, text in zip(kept, texts, strict=True))
 
 
 async def test_without_waiting_it_is_accepted_and_with_a_key_only_once(agent: httpx2.AsyncClient) -> None:

@@ -47,7 +47,9 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         await client.delete(place, headers=key),
         await client.post("/memory/add", json={"content": SECRET, "user_id": SECRET}, headers=key),
         await client.post("/memory/retrieve", json={"query": SECRET, "user_id": SECRET}, headers=key),
-        await client.post(f"/v1/sessions/{SECRET}/messages", json=message | {"user_id": SECRET}, headers=key),
+        await client.post(
+            f"/v1/sessions/{SECRET}/messages", json=message | {"user_id": SECRET, "extract": "never"}, headers=key
+        ),
         await client.get(f"/v1/sessions/{SECRET}/messages", params={"user_id": SECRET}, headers=key),
         await client.post(
             f"/v1/sessions/{SECRET}:extract?wait=true",
