@@ -6,12 +6,15 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from app import telemetry
 from tests.api.conftest import UNKNOWN_ID, MakeKey, Service, bearer
 
 SECRET = "芒果暗号QZX"  # in every text, name and value that the test sends
+
+MESSAGE = {"role": "user", "content": f"请记住：{SECRET}是我的代号", "tool": SECRET, "reference": SECRET}
 
 
 @pytest.fixture
@@ -26,13 +29,31 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     logging.basicConfig(handlers=[], force=True)
 
 
+async def conversations(client: httpx2.AsyncClient, key: dict[str, str]) -> list[Any]:
+    """A session window and extractions, full of the secret."""
+    return [
+        await client.post(
+            f"/v1/sessions/{SECRET}/messages", json=MESSAGE | {"user_id": SECRET, "extract": "never"}, headers=key
+        ),
+        await client.get(f"/v1/sessions/{SECRET}/messages", params={"user_id": SECRET}, headers=key),
+        await client.post(
+            f"/v1/sessions/{SECRET}:extract?wait=true",
+            json={"user_id": SECRET},
+            headers=key | {"Idempotency-Key": "QZX2"},
+        ),
+        await client.delete(f"/v1/sessions/{SECRET}", params={"user_id": SECRET}, headers=key),
+        await client.post(
+            "/v1/memories:extract?wait=true", json={"messages": [MESSAGE], "user_id": SECRET}, headers=key
+        ),
+    ]
+
+
 async def everything(service: Service, key: dict[str, str]) -> list[Any]:
     """Requests of every kind, good and bad, full of the secret; their error answers."""
     memory = {
         "content": SECRET, "user_id": f"u-{SECRET}", "agent_id": f"a-{SECRET}", "key": f"k-{SECRET}", "tags": [SECRET],
         "metadata": {SECRET: SECRET}, "source": SECRET, "session_id": SECRET,
     }  # fmt: skip
-    message = {"role": "user", "content": f"请记住：{SECRET}是我的代号", "tool": SECRET, "reference": SECRET}
     client = service.client
     created = await client.post("/v1/memories", json=memory, headers=key | {"Idempotency-Key": "QZX"})
     place = f"/v1/memories/{created.json()['id']}"
@@ -47,19 +68,7 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         await client.delete(place, headers=key),
         await client.post("/memory/add", json={"content": SECRET, "user_id": SECRET}, headers=key),
         await client.post("/memory/retrieve", json={"query": SECRET, "user_id": SECRET}, headers=key),
-        await client.post(
-            f"/v1/sessions/{SECRET}/messages", json=message | {"user_id": SECRET, "extract": "never"}, headers=key
-        ),
-        await client.get(f"/v1/sessions/{SECRET}/messages", params={"user_id": SECRET}, headers=key),
-        await client.post(
-            f"/v1/sessions/{SECRET}:extract?wait=true",
-            json={"user_id": SECRET},
-            headers=key | {"Idempotency-Key": "QZX2"},
-        ),
-        await client.delete(f"/v1/sessions/{SECRET}", params={"user_id": SECRET}, headers=key),
-        await client.post(
-            "/v1/memories:extract?wait=true", json={"messages": [message], "user_id": SECRET}, headers=key
-        ),
+        *await conversations(client, key),
     ]
     assert [answer.status_code for answer in answers] == [
         201,
@@ -90,7 +99,7 @@ async def everything(service: Service, key: dict[str, str]) -> list[Any]:
         await client.get("/v1/memories", headers=[(b"X-API-Key", SECRET.encode())]),
         await client.get("/v1/memories", headers=[(b"X-Request-ID", SECRET.encode())]),
         await client.get(f"/v1/memories/{UNKNOWN_ID}", headers=key),
-        await client.post(f"/v1/sessions/{SECRET}/messages", json=message | {"role": SECRET}, headers=key),
+        await client.post(f"/v1/sessions/{SECRET}/messages", json=MESSAGE | {"role": SECRET}, headers=key),
     ]  # fmt: skip
     assert all(400 <= answer.status_code < 500 for answer in errors)
     return errors
