@@ -29,6 +29,7 @@ from app.backup import BackupConfig
 from app.database import DatabaseConfig
 from app.embed import EmbedConfig, RerankConfig
 from app.errors import StartupRefused
+from app.forget import ForgetConfig
 from app.llm import LlmConfig
 from app.operations import OperationConfig
 from app.recall import RecallConfig
@@ -138,6 +139,7 @@ class Settings(BaseSettings):
     rerank: RerankConfig = Field(default_factory=RerankConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
     backup: BackupConfig = Field(default_factory=BackupConfig)
+    forget: ForgetConfig = Field(default_factory=ForgetConfig)
     jobs: JobsConfig = Field(default_factory=JobsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 

@@ -53,6 +53,11 @@ WEBHOOKS_OLDEST_SECONDS = Gauge(
     multiprocess_mode="livemax",
 )
 
+MEMORIES_FORGOTTEN = Counter("mneme_memories_forgotten_total", "Memories archived by a rule.", ["rule"])
+MEMORIES_PURGED = Counter("mneme_memories_purged_total", "Archived memories deleted at the end of their grace time.")
+MEMORIES_REINFORCED = Counter("mneme_memories_reinforced_total", "Memories that gained importance by use.")
+SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all that was theirs.")
+
 _BOUNDED: Final = (
     (OPERATIONS_SUBMITTED, (("extract",),)),
     (OPERATION_ATTEMPTS, tuple(

@@ -12,6 +12,7 @@ from typing import Final
 from app import telemetry, work_metrics
 from app.clock import now
 from app.errand import Errand
+from app.forget import forget, purge, reinforce
 from app.idempotency import expire_idempotency
 from app.operations import expire_operations, waiting
 from app.recall import tend_large_subjects
@@ -157,6 +158,21 @@ async def backup_gauges(context: Context, _: Errand) -> int:
     return 0
 
 
+async def forgetting(context: Context, errand: Errand) -> int:
+    """Archive what the rules of each tenant's policy point at."""
+    return await forget(context.database, context.settings.forget, errand)
+
+
+async def purging(context: Context, errand: Errand) -> int:
+    """Delete for good what was archived before the grace time."""
+    return await purge(context.database, context.settings.forget, errand)
+
+
+async def reinforcement(context: Context, errand: Errand) -> int:
+    """Strengthen what search finds again and again."""
+    return await reinforce(context.database, errand)
+
+
 async def gauges(context: Context, errand: Errand) -> int:
     """Measure what is true of the whole database: every replica shows the same, so take max(), never sum()."""
     unembedded, oldest_seconds = await backlog(context.database, now=errand.now)
@@ -182,6 +198,9 @@ JOBS: tuple[Job, ...] = (
     Job("operations", operations, every_seconds=1, once=False),
     Job("finished_operations", finished_operations, every_seconds=3600),
     Job("events", events, every_seconds=3600),
+    Job("reinforce", reinforcement, every_seconds=30, once=False),
+    Job("forget", forgetting, cron="0 3 * * *", by_tenant=True, can_be_dry=True),
+    Job("purge", purging, cron="30 3 * * *", by_tenant=True, can_be_dry=True),
     Job("backup", backup, cron="30 2 * * *"),  # before anything of the night is forgotten
     Job("backup_gauges", backup_gauges, every_seconds=300, once=False),
 )

@@ -58,8 +58,9 @@ class Runner:
             raise StartupRefused(f"jobs.cron names no job: {', '.join(unknown)}")
         try:
             self.schedules = {job.name: job.schedule(config) for job in self.jobs}
-            for schedule in filter(None, self.schedules.values()):
-                schedule.following(now())
+            for schedule in self.schedules.values():
+                if schedule is not None:
+                    schedule.following(now())
         except ValueError as error:
             raise StartupRefused(f"jobs.cron: {error}") from error
 

@@ -94,8 +94,8 @@ class Recaller:
         ranked = ranked if placed is None else explained(ranked, placed)
         hits = [Hit(told[ids[one.row]], one.score, one.signals) for one in ranked if ids[one.row] in told]
         if query.as_of is None:  # to look back is not to use
-            shown = (hit.memory["id"] for hit in hits)
-            self.usage.add(((query.tenant_id, found.subjects[one], one) for one in shown), now)
+            shown = ((hit.memory["id"], hit.memory["kind"]) for hit in hits)
+            self.usage.add((((query.tenant_id, found.subjects[one], one), kind) for one, kind in shown), now)
         telemetry.SEARCH_RESULTS.observe(len(hits))
         for reason in degraded:
             telemetry.SEARCH_DEGRADED.labels(reason).inc()

@@ -1,12 +1,15 @@
 """Access counts of what was recalled, gathered in memory and written in one statement about once a second.
 
 Invariant: a request never writes; what is waiting is written at shutdown; what cannot be kept or written is counted.
+Writing touches no index: what hits change in memory_usage stands in none.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from app import telemetry
@@ -16,9 +19,66 @@ from app.recall.query import RecallConfig
 
 Place = tuple[UUID, UUID, UUID]
 """Tenant, subject and memory."""
-Hits = tuple[int, datetime]
-"""How many, and the last."""
-Written = Mapping[Place, Hits]
+Shelf = tuple[UUID, UUID, str]
+"""Tenant, subject and kind: memories of one kind, of which a search finds some and leaves others."""
+Written = Mapping[Place, tuple[int, datetime]]
+"""How many hits, and the last."""
+
+MOST_IN_A_ROW: Final = 5
+"""A memory hit in more searches in a row than these is noted, to be reinforced."""
+NOTED_EVERY: Final = timedelta(hours=24)
+
+
+@dataclass(slots=True)
+class Hits:
+    """Hits of one memory: how many, the last, and of how many searches in a row up to number `number` of its shelf."""
+
+    shelf: Shelf
+    count: int
+    last: datetime
+    row: int
+    number: int
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What is not written yet: hits by place, and of each shelf the number of searches and the last."""
+
+    hits: dict[Place, Hits] = field(default_factory=dict)
+    searches: dict[Shelf, tuple[int, datetime]] = field(default_factory=dict)
+
+    def add(self, hits: Iterable[tuple[Place, str]], now: datetime, most: int) -> int:
+        """Note one search; returns how many hits found no room."""
+        dropped, numbers = 0, dict[Shelf, int]()
+        for place, kind in hits:
+            shelf = (place[0], place[1], kind)
+            if shelf not in numbers:
+                numbers[shelf] = self.searches.get(shelf, (0, now))[0] + 1
+                self.searches[shelf] = numbers[shelf], now
+            number, seen = numbers[shelf], self.hits.get(place)
+            if seen is None:
+                if len(self.hits) >= most:
+                    dropped += 1
+                else:
+                    self.hits[place] = Hits(shelf, 1, now, 1, number)
+            elif seen.number < number:
+                seen.row = seen.row + 1 if seen.number == number - 1 else 1
+                seen.count, seen.last, seen.number = seen.count + 1, now, number
+        return dropped
+
+    def followed_by(self, later: "Waiting") -> None:
+        """Add what came after."""
+        for place, hits in later.hits.items():
+            before = self.searches.get(hits.shelf, (0, hits.last))[0]
+            seen = self.hits.get(place)
+            if seen is not None:
+                if hits.row == hits.number and seen.number == before:
+                    hits.row += seen.row
+                hits.count += seen.count
+            hits.number += before
+            self.hits[place] = hits
+        for shelf, (number, last) in later.searches.items():
+            self.searches[shelf] = self.searches.get(shelf, (0, last))[0] + number, last
 
 
 class UsageBuffer:
@@ -26,17 +86,13 @@ class UsageBuffer:
 
     def __init__(self, database: Database, config: RecallConfig, written: Callable[[Written], None]) -> None:
         self._database, self._config, self._written = database, config, written
-        self._waiting: dict[Place, Hits] = {}
+        self._waiting = Waiting()
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, places: Iterable[Place], now: datetime) -> None:
-        """Note one hit for each place."""
-        for place in places:
-            seen = self._waiting.get(place)
-            if seen is None and len(self._waiting) >= self._config.usage_buffer_size:
-                telemetry.USAGE_HITS.labels("dropped").inc()
-            else:
-                self._waiting[place] = (1 if seen is None else seen[0] + 1), now
+    def add(self, hits: Iterable[tuple[Place, str]], now: datetime) -> None:
+        """Note the hits of one search, each with its kind."""
+        if dropped := self._waiting.add(hits, now, self._config.usage_buffer_size):
+            telemetry.USAGE_HITS.labels("dropped").inc(dropped)
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -51,26 +107,18 @@ class UsageBuffer:
 
     async def flush(self) -> None:
         """Write all waiting counts; on a database failure they wait for the next time."""
-        taken, self._waiting = self._waiting, {}
-        if not taken:
+        taken, self._waiting = self._waiting, Waiting()
+        if not taken.hits:
             return
         try:
             async with self._database.work() as transaction:
-                await transaction.execute(
-                    _FLUSH,
-                    tenants=[place[0] for place in taken],
-                    subjects=[place[1] for place in taken],
-                    memories=[place[2] for place in taken],
-                    counts=[count for count, _ in taken.values()],
-                    times=[time for _, time in taken.values()],
-                )
+                await transaction.execute(_FLUSH, **_columns(taken))
         except MnemeError:
-            for place, (count, time) in self._waiting.items():
-                taken[place] = (count + taken[place][0] if place in taken else count), time
+            taken.followed_by(self._waiting)
             self._waiting = taken
         else:
-            self._written(taken)
-            telemetry.USAGE_HITS.labels("flushed").inc(sum(count for count, _ in taken.values()))
+            self._written({place: (hits.count, hits.last) for place, hits in taken.hits.items()})
+            telemetry.USAGE_HITS.labels("flushed").inc(sum(hits.count for hits in taken.hits.values()))
 
     async def _run(self) -> None:
         while True:
@@ -78,20 +126,57 @@ class UsageBuffer:
             await asyncio.shield(self.flush())
 
 
-# Ordered, so that two processes that flush the same rows lock them in the same order.
+def _columns(waiting: Waiting) -> dict[str, object]:
+    places, hits = list(waiting.hits), list(waiting.hits.values())
+    totals = [waiting.searches[one.shelf][0] for one in hits]
+    return {
+        "tenants": [place[0] for place in places],
+        "subjects": [place[1] for place in places],
+        "memories": [place[2] for place in places],
+        "kinds": [one.shelf[2] for one in hits],
+        "counts": [one.count for one in hits],
+        "times": [one.last for one in hits],
+        # In a row up to the last search; and whether the row began before the first of these searches.
+        "rows": [one.row if one.number == total else 0 for one, total in zip(hits, totals, strict=True)],
+        "wholes": [one.row == total for one, total in zip(hits, totals, strict=True)],
+        "searched": [waiting.searches[one.shelf][1] for one in hits],
+        "most": MOST_IN_A_ROW,
+        "every": NOTED_EVERY,
+    }
+
+
+# Ordered, so that two processes that flush the same rows lock them in the same order. A row of hits goes on if the
+# memory was hit when memories of its kind were last searched.
 _FLUSH = sql("""
     WITH hit AS (
         SELECT * FROM unnest(
-            cast(:tenants AS uuid[]), cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:counts AS bigint[]),
-            cast(:times AS timestamptz[])
-        ) AS hit (tenant_id, subject_id, memory_id, hits, hit_at)
+            cast(:tenants AS uuid[]), cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:kinds AS text[]),
+            cast(:counts AS bigint[]), cast(:times AS timestamptz[]), cast(:rows AS int[]), cast(:wholes AS bool[]),
+            cast(:searched AS timestamptz[])
+        ) AS hit (tenant_id, subject_id, memory_id, kind, hits, hit_at, in_row, whole, searched_at)
     ), locked AS (
-        SELECT u.tenant_id, u.subject_id, u.memory_id, hit.hits, hit.hit_at
+        SELECT hit.*
         FROM hit JOIN memory_usage u USING (tenant_id, subject_id, memory_id)
         ORDER BY u.tenant_id, u.subject_id, u.memory_id FOR NO KEY UPDATE OF u
+    ), used AS (
+        UPDATE memory_usage u
+        SET access_count = u.access_count + l.hits, last_accessed_at = greatest(u.last_accessed_at, l.hit_at),
+            hit_streak = l.in_row + CASE WHEN l.whole AND u.last_accessed_at >= before.searched_at
+                                    THEN u.hit_streak ELSE 0 END
+        FROM locked l
+        LEFT JOIN kind_searches before ON before.tenant_id = l.tenant_id AND before.subject_id = l.subject_id
+             AND before.kind = l.kind
+        WHERE u.tenant_id = l.tenant_id AND u.subject_id = l.subject_id AND u.memory_id = l.memory_id
+        RETURNING u.tenant_id, u.subject_id, u.memory_id, u.hit_streak, u.gained_at, l.hit_at
+    ), searched AS (
+        INSERT INTO kind_searches AS k (tenant_id, subject_id, kind, searched_at)
+        SELECT tenant_id, subject_id, kind, max(searched_at) FROM locked
+        GROUP BY tenant_id, subject_id, kind ORDER BY tenant_id, subject_id, kind
+        ON CONFLICT (tenant_id, subject_id, kind) DO UPDATE
+        SET searched_at = greatest(k.searched_at, excluded.searched_at)
     )
-    UPDATE memory_usage u
-    SET access_count = u.access_count + l.hits, last_accessed_at = greatest(u.last_accessed_at, l.hit_at)
-    FROM locked l
-    WHERE u.tenant_id = l.tenant_id AND u.subject_id = l.subject_id AND u.memory_id = l.memory_id
+    INSERT INTO reinforcement_queue (tenant_id, subject_id, memory_id, created_at)
+    SELECT tenant_id, subject_id, memory_id, hit_at FROM used
+    WHERE hit_streak > :most AND (gained_at IS NULL OR gained_at < hit_at - cast(:every AS interval))
+    ON CONFLICT DO NOTHING
 """)

@@ -1,0 +1,28 @@
+"""Forget: rules that archive, the ways back, the purge, legal holds, erasure, and what use strengthens."""
+
+from app.forget.archive import Undone, archived_by, purge, undo_run
+from app.forget.erase import Erased, erase_subject
+from app.forget.holds import list_holds, place_hold, release_hold
+from app.forget.policy import ForgetConfig, put_policy, read_policy
+from app.forget.reinforcement import reinforce
+from app.forget.rules import RULES, Rule
+from app.forget.sweep import forget
+
+__all__ = [
+    "RULES",
+    "Erased",
+    "ForgetConfig",
+    "Rule",
+    "Undone",
+    "archived_by",
+    "erase_subject",
+    "forget",
+    "list_holds",
+    "place_hold",
+    "purge",
+    "put_policy",
+    "read_policy",
+    "reinforce",
+    "release_hold",
+    "undo_run",
+]

@@ -1,0 +1,164 @@
+"""What is hit again and again gains, within a bound; counting hits touches no index (a look into pg_stat)."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.database import sql
+from app.forget import reinforce
+from app.kinds import KINDS
+from app.recall import RecallConfig, UsageBuffer
+from app.recall.usage import Waiting
+from tests.forget.conftest import NOON, Store
+
+HISTORY, PROFILE = "interaction_history", "profile"
+
+
+@pytest.fixture
+def usage(store: Store) -> UsageBuffer:
+    return UsageBuffer(store.database, RecallConfig(), lambda _: None)
+
+
+async def search(store: Store, usage: UsageBuffer, *hits: UUID, kind: str = HISTORY, at: datetime = NOON) -> None:
+    """A search that finds these; written down at once, as if by a process of its own."""
+    subject_id = await _subject_of(store, hits[0])
+    usage.add([((store.tenant_id, subject_id, memory_id), kind) for memory_id in hits], at)
+    await usage.flush()
+
+
+async def _subject_of(store: Store, memory_id: UUID) -> UUID:
+    query = sql("SELECT subject_id FROM memories WHERE tenant_id = :tenant AND memory_id = :memory")
+    async with store.database.read(store.tenant_id) as transaction:
+        found = await transaction.fetch_value(query, tenant=store.tenant_id, memory=memory_id)
+    assert isinstance(found, UUID)
+    return found
+
+
+def minutes(number: float) -> datetime:
+    return NOON + timedelta(minutes=number)
+
+
+async def test_a_row_of_hits_is_broken_by_a_search_of_its_kind_without_it(store: Store, usage: UsageBuffer) -> None:
+    one, other = [await store.add() for _ in range(2)]
+    fact = await store.add(kind=PROFILE)
+    for number in range(3):
+        await search(store, usage, one, other, at=minutes(number))
+    await search(store, usage, fact, kind=PROFILE, at=minutes(4))  # of another kind: breaks nothing
+    await search(store, usage, one, at=minutes(5))
+    await search(store, usage, one, other, at=minutes(6))
+    rows = [(await store.look(memory_id))["hit_streak"] for memory_id in (one, other, fact)]
+    assert rows == [5, 1, 1]
+    assert (await store.look(other))["access_count"] == 4
+
+
+@pytest.mark.parametrize("flushes", [(), (1,), (2, 4), (1, 2, 3, 4, 5, 6)])
+async def test_rows_are_the_same_however_often_they_are_written(
+    store: Store, usage: UsageBuffer, flushes: tuple[int, ...]
+) -> None:
+    one, other = [await store.add() for _ in range(2)]
+    subject_id = await _subject_of(store, one)
+    searches = [(one,), (one, other), (other,), (one, other), (one, other), (one, other), (one, other)]
+    for number, hits in enumerate(searches):
+        usage.add([((store.tenant_id, subject_id, memory_id), HISTORY) for memory_id in hits], minutes(number))
+        if number in flushes:
+            await usage.flush()
+    await usage.flush()
+    assert [(await store.look(memory_id))["hit_streak"] for memory_id in (one, other)] == [4, 6]
+
+
+def test_what_could_not_be_written_is_joined_with_what_came_after() -> None:
+    whole, parts = Waiting(), [Waiting(), Waiting()]
+    ids = [UUID(int=number) for number in range(1, 4)]
+    for number in range(8):
+        hits = [((UUID(int=9), UUID(int=8), one), HISTORY) for one in ids if number % one.int == 0 or number > 4]
+        whole.add(hits, minutes(number), 100)
+        parts[number > 3].add(hits, minutes(number), 100)
+    parts[0].followed_by(parts[1])
+    assert parts[0] == whole
+
+
+async def test_six_hits_in_a_row_and_not_five_gain_importance_and_a_later_due_date(
+    store: Store, usage: UsageBuffer
+) -> None:
+    due = KINDS[HISTORY].forget_at(3.0, 0, NOON)
+    memory_id = await store.add(forget_at=due)
+    for number in range(5):
+        await search(store, usage, memory_id, at=minutes(number))
+    assert await reinforce(store.database, store.errand()[0]) == 0
+    await search(store, usage, memory_id, at=minutes(6))
+    errand, told = store.errand(now=minutes(7))
+    assert await reinforce(store.database, errand) == 1
+    seen = await store.look(memory_id)
+    assert (seen["importance"], seen["hit_streak"], seen["gained"]) == (3.25, 0, 0.25)
+    assert seen["forget_at"] == KINDS[HISTORY].forget_at(3.25, 6, minutes(7)) > due
+    assert [(change.before, change.after) for change in told] == [("importance 3", "importance 3.25")]
+    assert await store.events(memory_id) == [("reinforced", {"before": 3.0, "after": 3.25, "hits_in_a_row": 6})]
+
+
+async def test_by_use_alone_a_memory_gains_once_a_day_and_at_most_one_step(store: Store, usage: UsageBuffer) -> None:
+    weak, strong = await store.add(importance=1.0), await store.add(importance=4.9)
+    pinned = await store.add(pinned=True)
+    for day in range(6):
+        for number in range(14):  # twice a day a row of hits
+            await search(store, usage, weak, strong, pinned, at=minutes(1441 * day + number))
+            if number in (6, 13):
+                await reinforce(store.database, store.errand(now=minutes(1441 * day + number))[0])
+    assert (await store.look(weak))["importance"] == 2.0
+    assert (await store.look(strong))["importance"] == 5.0
+    assert (await store.look(pinned))["forget_at"] is None
+
+
+async def test_what_left_meanwhile_only_leaves_the_queue(store: Store, usage: UsageBuffer) -> None:
+    memory_id = await store.add()
+    for number in range(6):
+        await search(store, usage, memory_id, at=minutes(number))
+    archive = sql("UPDATE memories SET status = 'archived' WHERE tenant_id = :tenant")
+    async with store.database.write(store.tenant_id) as transaction:
+        await transaction.execute(archive, tenant=store.tenant_id)
+    errand, told = store.errand()
+    assert await reinforce(store.database, errand) == 1
+    assert told == []
+    assert (await store.look(memory_id))["importance"] == 3.0
+    assert await reinforce(store.database, store.errand()[0]) == 0
+
+
+@pytest.fixture
+async def owner(owner_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    connection = await asyncpg.connect(owner_url.replace("postgresql+asyncpg", "postgresql"))
+    yield connection
+    await connection.close()
+
+
+async def test_writing_hits_touches_no_vector_and_no_index(
+    store: Store, usage: UsageBuffer, owner: "asyncpg.Connection[Any]"
+) -> None:
+    """Every update of a counter is heap-only: the new version of the row is in no index."""
+    ids = [await store.add(forget_at=NOON + timedelta(days=9)) for _ in range(20)]
+
+    async def seen() -> dict[str, tuple[int, int]]:
+        await owner.execute("SELECT pg_stat_clear_snapshot()")
+        rows = await owner.fetch(
+            "SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
+            " WHERE relname IN ('memories', 'memory_usage')"
+        )
+        return {row["relname"]: (row["n_tup_upd"], row["n_tup_hot_upd"]) for row in rows}
+
+    async def settled() -> dict[str, tuple[int, int]]:
+        """Every backend of the pool has told its counts."""
+        for _ in range(20):
+            async with store.database.work() as transaction:
+                await transaction.execute(sql("SELECT pg_stat_force_next_flush()"))
+        return await seen()
+
+    before = await settled()
+    for number in range(5):
+        await search(store, usage, *ids, at=minutes(number))
+    after = await settled()
+    assert after["memories"] == before["memories"]
+    updated, hot = (now - then for now, then in zip(after["memory_usage"], before["memory_usage"], strict=True))
+    assert updated == 100
+    assert hot >= 90, "an update in place needs room on the page, nothing else"
