@@ -19,6 +19,10 @@ from app.recall.candidates import Asked, Ids, limits_sources
 from app.recall.query import Candidates, Query
 from app.recall.signals import Floats
 
+Stamp = tuple[datetime, int]
+"""The number of the transaction that changed a subject last, and when its server was started: one that was recovered to
+an earlier moment gives out the same numbers again."""
+
 ROW_BYTES = 3_000  # what Python needs for one memory beside its text and its numbers, about
 _COLUMNS = ("created_at", "happened_at", "importance", "word_count", "expires_at", "valid_from", "valid_to")
 
@@ -33,7 +37,7 @@ class Resident:
     """
 
     subject_id: UUID
-    stamp: int | None
+    stamp: Stamp | None
     memories: Sequence[dict[str, Any]]
     by_id: Mapping[UUID, dict[str, Any]]
     ids: NDArray[np.uint64]
@@ -54,6 +58,10 @@ class Resident:
     def __len__(self) -> int:
         return len(self.memories)
 
+    def shares_numbers(self, stamp: Stamp | None) -> bool:
+        """Whether a stamp is of the same start of the server as this, so that equal numbers mean the same."""
+        return (self.stamp and self.stamp[0]) == (stamp and stamp[0])
+
     @property
     def size_bytes(self) -> int:
         """What it holds, about."""
@@ -62,7 +70,7 @@ class Resident:
         return sum(array.nbytes for array in arrays) + texts + ROW_BYTES * len(self)
 
     @staticmethod
-    def of(subject_id: UUID, stamp: int | None, rows: Sequence[Any], dimension: int) -> "Resident":
+    def of(subject_id: UUID, stamp: Stamp | None, rows: Sequence[Any], dimension: int) -> "Resident":
         """From rows as residents.py reads them; vectors have `dimension` entries."""
         memories = [as_json(row) for row in rows]
         marks = np.frombuffer(b"".join(row["mark"] for row in rows), ">u4").astype(np.uint32)
@@ -124,7 +132,7 @@ class Resident:
         )
         return both.sorted()
 
-    def _taken(self, order: NDArray[np.intp], stamp: int | None) -> "Resident":
+    def _taken(self, order: NDArray[np.intp], stamp: Stamp | None) -> "Resident":
         """The rows of `order`, in that order."""
         place = np.full(len(self) + 1, -1, np.int32)  # one more, so that an empty one has a place, too
         place[order] = np.arange(len(order), dtype=np.int32)

@@ -22,7 +22,7 @@ from app.embed import Generation
 from app.errors import DatabaseUnavailable
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
 from app.recall.query import Filters, Query, RecallConfig
-from app.recall.resident import Resident
+from app.recall.resident import Resident, Stamp
 from app.recall.usage import Written
 
 Place = tuple[UUID, UUID]
@@ -43,10 +43,10 @@ class Stamps:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: dict[Place, list[asyncio.Future[int | None]]] = {}
+        self._waiting: dict[Place, list[asyncio.Future[Stamp | None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def of(self, tenant_id: UUID, subject_ids: Sequence[UUID]) -> list[int | None]:
+    async def of(self, tenant_id: UUID, subject_ids: Sequence[UUID]) -> list[Stamp | None]:
         """The stamps of subjects (None: none yet), read after this call began. Raises what the database raises."""
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in subject_ids]
@@ -65,14 +65,14 @@ class Stamps:
         while self._waiting:
             places = list(self._waiting)[:STAMPS_A_STATEMENT]
             waiting = {place: self._waiting.pop(place) for place in places}
-            stamps: dict[Place, int] = {}
+            stamps: dict[Place, Stamp] = {}
             failure: Exception | None = None
             try:
                 async with self._database.work() as transaction:
                     rows = await transaction.fetch(
                         _STAMPS, tenants=[place[0] for place in places], subjects=[place[1] for place in places]
                     )
-                stamps = {(row["tenant_id"], row["subject_id"]): row["stamp"] for row in rows}
+                stamps = {(row["tenant_id"], row["subject_id"]): (row["server"], row["stamp"]) for row in rows}
             except Exception as error:
                 failure = error
             for place, futures in waiting.items():
@@ -162,7 +162,7 @@ class Residents:
             self._asked.popitem(last=False)
         return times >= self._config.resident_after
 
-    async def _fresh(self, key: _Key, held: _Held | None, stamps: Mapping[UUID, int | None]) -> Resident | None:
+    async def _fresh(self, key: _Key, held: _Held | None, stamps: Mapping[UUID, Stamp | None]) -> Resident | None:
         """The subject, read again if it changed; None if it cannot be held or another search is reading it."""
         if held is not None and held.usage_until > monotonic():
             resident = held.resident
@@ -204,11 +204,13 @@ class Residents:
             )
             if subject is None and user_id is not None:
                 return None
-            subject_id, stamp, marks = (tenant_id, None, b"") if subject is None else subject[:3]
+            subject_id, number, marks = (tenant_id, None, b"") if subject is None else subject[:3]
+            stamp = None if subject is None or number is None else (subject["server"], number)
             if (subject is not None and subject["ann"]) or len(marks) > _MARK.itemsize * self._config.resident_rows:
                 return None
             there = np.frombuffer(marks, _MARK)
-            kept = None if held is None else _kept(held.resident, there)
+            # Marks are numbers of transactions, too.
+            kept = _kept(held.resident, there) if held is not None and held.resident.shares_numbers(stamp) else None
             known = {} if kept is None else kept.by_id
             ids = map(pgproto.UUID, there["id"].tolist())  # a uuid.UUID, made ten times faster
             rows = await self._rows(transaction, tenant_id, subject_id, [one for one in ids if one not in known])
@@ -257,7 +259,7 @@ def _count(memories: Mapping[UUID, dict[str, Any]], usage: Iterable[Any]) -> Non
 
 
 _STAMPS = sql("""
-    SELECT s.tenant_id, s.subject_id, s.stamp
+    SELECT s.tenant_id, s.subject_id, s.stamp, pg_postmaster_start_time() AS server
     FROM unnest(cast(:tenants AS uuid[]), cast(:subjects AS uuid[])) AS asked (tenant_id, subject_id)
     JOIN subject_stamps s ON s.tenant_id = asked.tenant_id AND s.subject_id = asked.subject_id
 """)
@@ -273,7 +275,7 @@ _SUBJECT = sql("""
                    LIMIT :most
                ) AS active
            ), ''),
-           s.ann
+           s.ann, pg_postmaster_start_time() AS server
     FROM subjects s
     WHERE s.tenant_id = :tenant_id
       AND (s.user_id = :user_id OR cast(:user_id AS text) IS NULL AND s.subject_id = :tenant_id)
