@@ -218,10 +218,9 @@ class Database:
         The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end. An
         impatient one takes those that are free (see Transaction.locked) and waits for a row for a moment only.
         """
-        # Keys lead every write, so one plan serves all; the planner would plan the longest statements anew each time.
-        # Such a plan takes every subject for one of mean size, and would read and sort all of a large one, if it could,
+        # One plan takes every subject for one of mean size, and would read and sort all of a large one, if it could,
         # instead of the vector index: sorting is for where no index gives the order.
-        begin = f"BEGIN; {_ONE_PLAN}; {_as_tenant(tenant_id)}"
+        begin = f"BEGIN; SET LOCAL enable_sort = off; {_as_tenant(tenant_id)}"
         if locks:
             keys = ", ".join(str(int(key)) for key in locks)
             take, free = ("SELECT pg_advisory_xact_lock(key)", "") if patient else _IF_FREE
@@ -305,7 +304,6 @@ def _as_tenant(tenant_id: UUID) -> str:
     return f"SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
 
 
-_ONE_PLAN = "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_sort = off"
 _IF_FREE = ("SET LOCAL lock_timeout = 200; SELECT", " WHERE pg_try_advisory_xact_lock(key)")
 # No waiting helps here; the messages name role and database, never the password.
 _REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
@@ -338,6 +336,9 @@ def _engine(config: DatabaseConfig, url: str) -> AsyncEngine:
                 "lock_timeout": str(config.lock_timeout_ms),
                 "idle_in_transaction_session_timeout": str(config.idle_in_transaction_timeout_ms),
                 "jit": "off",
+                # Keys lead every statement, so one plan serves all and an index each; planning takes longer than most.
+                "plan_cache_mode": "force_generic_plan",
+                "enable_seqscan": "off",
                 # Only where a large subject's vector index is read; relaxed: the rows are sorted again anyway.
                 "hnsw.iterative_scan": "relaxed_order",
                 "hnsw.ef_search": "100",

@@ -1,11 +1,12 @@
-"""Candidates of subjects too large to measure whole: nearest by the vector index, best by postings of rare words.
+"""Candidates of subjects too large to measure whole: the nearest by the vector index, the best by postings of rare
+words, and the latest, for time weighs.
 
 Invariant: the index only proposes. Every proposed row is measured exactly like a row of a small subject, with the
 subject's document frequencies; where the index gives fewer rows than it should, the subject is measured whole.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from time import monotonic
@@ -21,40 +22,55 @@ from app.recall.candidates import SUBJECTS, Asked, Shape, alive, columns, matchi
 from app.recall.probe import RecallProbe
 from app.recall.profile import IN_ORDER_OF_INDEX
 from app.recall.query import Candidates, Query
-from app.recall.signals import Statistics
+from app.recall.signals import Floats, Statistics
 
-NEAREST = 200  # rows that the vector index proposes
-WORDED = 300  # rows that the postings propose
+# Measured on 100,000 memories against a scan of all (docs/decisions/0010): more nearest or more best-worded cost more
+# and change hits little; without the latest, a third of the best ten is missed.
+NEAREST = 100  # rows that the vector index proposes: as many as one walk of it finds (hnsw.ef_search)
+WORDED = 100  # rows that the postings propose
+LATEST = 400  # latest rows, of which those that pass the filters are proposed
+MANY = 5  # times as many nearest and worded where a search asks for more hits than MOST_USUAL
+MOST_USUAL = 20
 PROBED = 10  # nearest memories that a probe compares
-POSTINGS_READ = 5_000  # postings read for one query: those of its rarest words
+POSTINGS_READ = 3_000  # postings read for one query: those of its rarest words
 FRESH_SECONDS = 5.0  # a subject's move to the index is noticed after this time; until then it is measured whole
 TENANTS_REMEMBERED = 10_000
+TERMS_REMEMBERED = 20_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LargeSubject:
-    """A subject with index and postings, and its size when these were last refreshed."""
+    """A subject with index and postings, and its size when these were last refreshed.
+
+    `frequencies` remembers in how many of its memories a term occurs, as of that refresh.
+    """
 
     subject_id: UUID
     user_id: str | None
     memory_count: int
     mean_word_count: float
+    frequencies: dict[int, float] = field(default_factory=dict, compare=False)
 
 
 class LargeSubjects:
     """Which subjects of a tenant are large; looked up every few seconds, as it only decides how fast a search is."""
 
     def __init__(self) -> None:
-        self._known: dict[UUID, tuple[float, tuple[LargeSubject, ...]]] = {}
+        self._known: dict[UUID, tuple[float, list[LargeSubject]]] = {}
 
     async def among(self, transaction: Transaction, query: Query) -> list[LargeSubject]:
         """The large ones among the subjects of a query."""
-        fresh_until, subjects = self._known.get(query.tenant_id, (0.0, ()))
+        fresh_until, subjects = self._known.get(query.tenant_id, (0.0, []))
         if fresh_until < monotonic():
             if len(self._known) > TENANTS_REMEMBERED:
                 self._known.clear()
             rows = await transaction.fetch(_LARGE, tenant_id=query.tenant_id)
-            subjects = tuple(LargeSubject(**row) for row in rows)
+            before = {subject.subject_id: subject for subject in subjects}
+            subjects = []
+            for row in rows:
+                read = LargeSubject(**row)
+                known = before.get(read.subject_id)
+                subjects.append(known if known is not None and known == read else read)
             self._known[query.tenant_id] = monotonic() + FRESH_SECONDS, subjects
         shared = query.include_shared or query.user_id is None
         return [
@@ -90,8 +106,9 @@ async def find_in_large(
     if "vector" in shape.vectors or rare:
         await transaction.execute(IN_ORDER_OF_INDEX)
         own = any(subject.user_id is not None for subject in large)
-        row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension, own), **values)
-        expected = min(NEAREST, sum(subject.memory_count for subject in large))
+        times = 1 if query.top_k <= MOST_USUAL else MANY
+        row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension, own, times), **values)
+        expected = min(NEAREST * times, sum(subject.memory_count for subject in large))
         narrow = shape.filters or shape.agent or shape.past
         if row is not None and not (narrow and "vector" in shape.vectors and row["nearest"] < expected):
             if "vector" in shape.vectors:
@@ -106,21 +123,31 @@ async def _statistics(
     transaction: Transaction, query: Query, asked: Asked, large: Sequence[LargeSubject]
 ) -> Statistics:
     words, grams = asked.keywords.word_ids, asked.keywords.gram_ids
-    rows = await transaction.fetch(
-        _FREQUENCIES,
-        tenant_id=query.tenant_id,
-        large=[subject.subject_id for subject in large],
-        terms=[*words, *grams],
-    )
-    frequency = {row["term_id"]: float(row["documents"]) for row in rows}
+    terms = {*words, *grams}
+    unknown = [subject for subject in large if not terms <= subject.frequencies.keys()]
+    if unknown:
+        rows = await transaction.fetch(
+            _FREQUENCIES,
+            tenant_id=query.tenant_id,
+            large=[subject.subject_id for subject in unknown],
+            terms=list(terms),
+        )
+        for subject in unknown:
+            if len(subject.frequencies) > TERMS_REMEMBERED:
+                subject.frequencies.clear()
+            subject.frequencies.update(dict.fromkeys(terms, 0.0))
+            subject.frequencies.update(
+                (row["term_id"], float(row["document_count"]))
+                for row in rows
+                if row["subject_id"] == subject.subject_id
+            )
     memories = sum(subject.memory_count for subject in large)
     mean = sum(subject.memory_count * subject.mean_word_count for subject in large) / max(memories, 1)
-    return Statistics(
-        memories=memories,
-        words=np.array([frequency.get(term, 0.0) for term in words], dtype=np.float64),
-        grams=np.array([frequency.get(term, 0.0) for term in grams], dtype=np.float64),
-        mean_word_count=mean,
-    )
+
+    def counted(terms: Sequence[int]) -> Floats:
+        return np.array([sum(subject.frequencies[term] for subject in large) for term in terms], dtype=np.float64)
+
+    return Statistics(memories=memories, words=counted(words), grams=counted(grams), mean_word_count=mean)
 
 
 def _rarest(asked: Asked, statistics: Statistics) -> list[tuple[int, float]]:
@@ -142,11 +169,11 @@ def _in_large(shape: Shape) -> str:
     """
 
 
-def _near(shape: Shape, dimension: int) -> str:
+def _near(shape: Shape, dimension: int, packed: str, times: int = 1) -> str:
     # Generation and dimension are literals, so that the planner can prove that the partial index applies.
     return f"""
-        SELECT m.subject_id, m.memory_id FROM memories m WHERE {_in_large(shape)} AND m.ann
-        ORDER BY m.embedding::halfvec({dimension}) <=> cast(:vector AS halfvec({dimension})) LIMIT {NEAREST}
+        SELECT m.memory_id, {packed} AS packed FROM memories m WHERE {_in_large(shape)} AND m.ann
+        ORDER BY m.embedding::halfvec({dimension}) <=> cast(:vector AS halfvec({dimension})) LIMIT {NEAREST * times}
     """
 
 
@@ -154,12 +181,9 @@ def _near(shape: Shape, dimension: int) -> str:
 def _probed(shape: Shape, dimension: int) -> Statement:
     """The share of the nearest PROBED memories that is among the nearest PROBED of those that the index proposes."""
     return sql(f"""
-        WITH near AS MATERIALIZED ({_near(shape, dimension)}
+        WITH near AS MATERIALIZED ({_near(shape, dimension, "m.embedding <=> :vector")}
         ), found AS MATERIALIZED (
-            SELECT m.embedding <=> :vector AS distance FROM near
-            JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = near.subject_id
-                 AND m.memory_id = near.memory_id
-            ORDER BY distance LIMIT {PROBED}
+            SELECT packed AS distance FROM near ORDER BY distance LIMIT {PROBED}
         ), truly AS MATERIALIZED (
             SELECT m.embedding <=> :vector AS distance FROM memories m WHERE {_in_large(shape)}
             ORDER BY distance LIMIT {PROBED}
@@ -170,13 +194,15 @@ def _probed(shape: Shape, dimension: int) -> Statement:
 
 
 @lru_cache(maxsize=256)
-def _proposed(shape: Shape, dimension: int, own_is_large: bool) -> Statement:
+def _proposed(shape: Shape, dimension: int, own_is_large: bool, times: int = 1) -> Statement:
+    # Each row is measured where it is found; only the limit ends the two walks, along the vector index and down the
+    # list of the best-worded, and what the first has met is not told twice.
     others = _SMALL_SHARED if own_is_large else _SMALL_OWN_AND_SHARED
-    nothing = "SELECT NULL::uuid AS subject_id, NULL::uuid AS memory_id WHERE false"
+    near = _near(shape, dimension, record(shape), times) if "vector" in shape.vectors else _NOTHING
     return sql(f"""
-        WITH near AS MATERIALIZED ({_near(shape, dimension) if "vector" in shape.vectors else nothing}
+        WITH near AS MATERIALIZED ({near}
         ), worded AS MATERIALIZED (
-            SELECT ranked.subject_id, ranked.memory_id
+            SELECT m.memory_id, {record(shape)} AS packed
             FROM (
                 SELECT t.subject_id, t.memory_id, sum(rare.weight) AS weight
                 FROM unnest(cast(:rare_ids AS int[]), cast(:rare_weights AS float8[])) AS rare (term_id, weight)
@@ -184,28 +210,29 @@ def _proposed(shape: Shape, dimension: int, own_is_large: bool) -> Statement:
                 WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
                 GROUP BY t.subject_id, t.memory_id ORDER BY weight DESC, t.memory_id DESC
             ) AS ranked
+            JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = ranked.subject_id
+                 AND m.memory_id = ranked.memory_id
+            WHERE ranked.memory_id NOT IN (SELECT near.memory_id FROM near) AND {alive(shape)} AND ({matching(shape)})
+            ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED * times}
+        ), latest AS (
+            SELECT {record(shape)} AS packed
+            FROM unnest(cast(:large AS uuid[])) AS one (subject_id)
             CROSS JOIN LATERAL (
-                SELECT FROM memories m
-                WHERE m.tenant_id = :tenant_id AND m.subject_id = ranked.subject_id AND m.memory_id = ranked.memory_id
-                  AND {alive(shape)} AND ({matching(shape)})
-                LIMIT 1
-            ) AS standing
-            ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED}
-        ), picked AS (
-            SELECT * FROM near UNION SELECT * FROM worded
-        ), proposed AS (
-            SELECT string_agg({record(shape)}, '') AS packed
-            FROM picked
-            JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = picked.subject_id
-                 AND m.memory_id = picked.memory_id
-            WHERE {alive(shape)}
+                SELECT * FROM memories m
+                WHERE m.tenant_id = :tenant_id AND m.subject_id = one.subject_id
+                ORDER BY m.memory_id DESC LIMIT {LATEST}
+            ) AS m
+            WHERE {alive(shape)} AND ({matching(shape)}) AND {"false" if shape.past else "true"}
+              AND m.memory_id NOT IN (SELECT memory_id FROM near)
+              AND m.memory_id NOT IN (SELECT memory_id FROM worded)
         ), others AS (
-            SELECT string_agg({record(shape)}, '') AS packed FROM memories m
+            SELECT {record(shape)} AS packed FROM memories m
             WHERE m.tenant_id = :tenant_id AND {others} AND {alive(shape)}
+        ), found AS (
+            SELECT packed FROM near UNION ALL SELECT packed FROM worded
+            UNION ALL SELECT packed FROM latest UNION ALL SELECT packed FROM others
         )
-        SELECT coalesce(proposed.packed, ''::bytea) || coalesce(others.packed, ''::bytea) AS packed,
-               (SELECT count(*) FROM near) AS nearest
-        FROM proposed, others
+        SELECT (SELECT string_agg(packed, '') FROM found) AS packed, (SELECT count(*) FROM near) AS nearest
     """)
 
 
@@ -226,13 +253,13 @@ _SMALL_OWN_AND_SHARED = """
         || cast(:small_shared AS uuid[])
     )
 """
+_NOTHING = "SELECT NULL::uuid AS memory_id, NULL::bytea AS packed WHERE false"
 _LARGE: Any = sql("""
     SELECT subject_id, user_id, memory_count, mean_word_count FROM subjects
     WHERE tenant_id = :tenant_id AND ann AND ann_ready
 """)
 _FREQUENCIES = sql("""
-    SELECT term_id, sum(document_count) AS documents FROM term_statistics
+    SELECT subject_id, term_id, document_count FROM term_statistics
     WHERE tenant_id = :tenant_id AND subject_id = ANY (cast(:large AS uuid[]))
       AND term_id = ANY (cast(:terms AS int[]))
-    GROUP BY term_id
 """)

@@ -49,7 +49,8 @@ def explain_absence(
     try:
         number = candidates.ids.index(memory_id)
     except ValueError:
-        return Absence(memory_id, "not_proposed", "neither among the nearest nor the best-worded of a large subject")
+        missed = "neither among the nearest, nor the best-worded, nor the latest of a large subject"
+        return Absence(memory_id, "not_proposed", missed)
     [measured] = judged.ranked([number])
     reason, detail, rank = _verdict(number, query, candidates, judged, choice)
     return Absence(memory_id, reason, detail, rank, measured.score, measured.signals)

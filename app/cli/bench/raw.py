@@ -73,7 +73,7 @@ class Raw:
     @staticmethod
     async def connect(server: EmbeddedServer, database: str) -> "Raw":
         """Log in as the superuser, for whom no row security is in the way; the table must exist."""
-        connection = await _connect(server, database)
+        connection = await connect(server, database)
         insert, many, select = [await connection.prepare(text) for text in (_INSERT, _INSERT_MANY, _SELECT)]
         return Raw(
             connection,
@@ -85,7 +85,7 @@ class Raw:
 
 async def create_table(server: EmbeddedServer, database: str) -> None:
     """Make the empty copy of the product's main table, with its btree indexes only."""
-    connection = await _connect(server, database, codecs=False)
+    connection = await connect(server, database, teach=None)
     try:
         await connection.execute(_TABLE)
         for (index,) in await connection.fetch(_OTHER_INDEXES):
@@ -96,7 +96,7 @@ async def create_table(server: EmbeddedServer, database: str) -> None:
 
 async def settle(server: EmbeddedServer, database: str) -> None:
     """VACUUM ANALYZE all tables of both sides, as autovacuum does within a minute, but now."""
-    connection = await _connect(server, database, codecs=False)
+    connection = await connect(server, database, teach=None)
     try:
         await connection.execute("VACUUM (ANALYZE)")
     finally:
@@ -138,8 +138,11 @@ def unit_vector() -> NDArray[np.float32]:
 _random = np.random.default_rng(0)
 
 
-async def _connect(server: EmbeddedServer, database: str, *, codecs: bool = True) -> Connection:
+async def connect(
+    server: EmbeddedServer, database: str, *, teach: Callable[[Connection], Awaitable[None]] | None = register_vector
+) -> Connection:
+    """Log in as the superuser; `teach` gives the connection its codecs."""
     connection = await asyncpg.connect(host=str(server.sockets), port=PORT, user=SUPERUSER, database=database)
-    if codecs:
-        await register_vector(connection)
+    if teach is not None:
+        await teach(connection)
     return connection

@@ -1,0 +1,158 @@
+"""Memories by the million: rows as the service stores them, made in several processes and loaded by binary COPY.
+
+Invariant: what a search reads is what writes and the job for large subjects would have left: row, usage, postings,
+statistics and vector index; only events, which no search reads, are left out.
+"""
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+from uuid_utils.compat import uuid7
+
+from app.cli.bench import raw, texts
+from app.cli.embedded import EmbeddedServer
+from app.clock import now
+from app.embed import EmbedConfig, load_embedder
+from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
+from app.remember import content_hash
+from app.wire import halfvec, register_codecs, sparsevec
+
+CHUNK: Final = 5_000  # rows of one COPY
+SHARES: Final = {"in_10": 10, "in_100": 100, "in_1000": 1000}
+"""Tag -> of how many memories one has it, at random: filters that keep 10 %, 1 % and 0.1 %."""
+CENTRES: Final = 4_000
+SPREAD: Final = 0.8  # length of the noise around a centre, whose own length is 1
+_MEMORIES: Final = (
+    "tenant_id", "subject_id", "memory_id", "status", "content", "content_type", "kind", "importance", "tags",
+    "metadata", "session_id", "pinned", "version", "created_at", "updated_at", "content_hash", "keywords", "word_count",
+    "tokenizer_version", "embedding", "generation_id", "window_count", "ann",
+)  # fmt: skip
+_USAGE: Final = ("tenant_id", "subject_id", "memory_id", "access_count", "hit_streak")
+_TERMS: Final = ("tenant_id", "subject_id", "term_id", "memory_id")
+_INDEXES: Final = """
+    SELECT format('ALTER TABLE memory_terms DROP CONSTRAINT %I', conname) AS away,
+           format('ALTER TABLE memory_terms ADD CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)) AS back
+    FROM pg_constraint WHERE conrelid = 'memory_terms'::regclass AND contype = 'p'
+    UNION ALL
+    SELECT format('DROP INDEX %s', indexrelid::regclass), pg_get_indexdef(indexrelid)
+    FROM pg_index WHERE indrelid = 'memory_terms'::regclass AND NOT indisprimary
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Memories to load: `rows` dealt out in turn to the subjects `users`; `large`: into vector index and postings.
+
+    Vectors are those of the texts by the hashing embedder, or `clustered`: unit vectors around random centres.
+    """
+
+    users: Sequence[str]
+    rows: int
+    large: bool = False
+    vectors: Literal["texts", "clustered"] = "texts"
+
+
+def load(server: EmbeddedServer, database: str, tenant_id: UUID, lots: Sequence[Lot]) -> None:
+    """Load lots into an empty store whose generation 1 is active, and build the indexes after the rows."""
+    asyncio.run(_before(server, database, tenant_id, lots))
+    parts = [
+        (server, database, tenant_id, lot, start, min(CHUNK, lot.rows - start))
+        for lot in lots
+        for start in range(0, lot.rows, CHUNK)
+    ]
+    spawned = multiprocessing.get_context("spawn")  # a fork would share the event loop's descriptors
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(parts)), mp_context=spawned) as workers:
+        for _ in workers.map(_load_part, *zip(*parts, strict=True)):
+            pass
+    asyncio.run(_after(server, database))
+
+
+def clustered(seed: int, count: int) -> NDArray[np.float32]:
+    """Unit vectors (count, dimension): centres, the same for every seed, and noise."""
+    centres = np.random.default_rng(0).standard_normal((CENTRES, raw.DIMENSION), dtype=np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    random = np.random.default_rng([1, seed])
+    noise = random.standard_normal((count, raw.DIMENSION), dtype=np.float32) * (SPREAD / raw.DIMENSION**0.5)
+    vectors = centres[random.integers(CENTRES, size=count)] + noise
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+
+async def _before(server: EmbeddedServer, database: str, tenant_id: UUID, lots: Sequence[Lot]) -> None:
+    async with _connected(server, database) as connection:
+        subjects = [(tenant_id, _subject(user), user, lot.large, now()) for lot in lots for user in lot.users]
+        columns = ("tenant_id", "subject_id", "user_id", "ann", "created_at")
+        await connection.copy_records_to_table("subjects", records=subjects, columns=columns)
+        await connection.execute("DROP INDEX memories_ann_g1; CREATE TABLE bench_indexes (back text)")
+        for away, back in await connection.fetch(_INDEXES):
+            await connection.execute("INSERT INTO bench_indexes VALUES ($1)", back)
+            await connection.execute(away)
+
+
+async def _after(server: EmbeddedServer, database: str) -> None:
+    async with _connected(server, database) as connection:
+        for (back,) in await connection.fetch("SELECT back FROM bench_indexes"):
+            await connection.execute(back)
+        await connection.execute("DROP TABLE bench_indexes; SELECT ensure_ann_index(1::smallint)")
+    await raw.settle(server, database)
+
+
+@asynccontextmanager
+async def _connected(server: EmbeddedServer, database: str) -> AsyncIterator[raw.Connection]:
+    connection = await raw.connect(server, database, teach=register_codecs)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def _subject(user: str) -> UUID:
+    """The same id in every process."""
+    return UUID(bytes=content_hash(user))
+
+
+def _load_part(server: EmbeddedServer, database: str, tenant_id: UUID, lot: Lot, start: int, count: int) -> None:
+    # Some templates have few fillings: a number of its own keeps each text distinct in a million.
+    some = islice(texts.memories(f"{lot.users[0]} {start}"), count)
+    contents = [f"{text} [{number}]" for number, text in enumerate(some, start)]
+    if lot.vectors == "clustered":
+        vectors: Sequence[NDArray[np.float32]] = clustered(start, count)  # type: ignore[assignment]
+    else:
+        embedder = load_embedder(EmbedConfig(provider="hashing"), Path())
+        vectors = [windows[0] for windows in asyncio.run(embedder.embed_documents(contents))]
+    draw = np.random.default_rng([2, start]).integers(0, 1_000_000, size=count)
+    memories, terms = [], []
+    for number, (content, vector, drawn) in enumerate(zip(contents, vectors, draw.tolist(), strict=True), start):
+        subject_id, memory_id = _subject(lot.users[number % len(lot.users)]), uuid7()
+        moment = now() - timedelta(minutes=lot.rows - number)
+        keywords = keyword_vector(content)
+        tags = ["bench", *(tag for tag, share in SHARES.items() if drawn % share == 0)]
+        memories.append((
+            tenant_id, subject_id, memory_id, "active", content, "text", "user_preference", 3.0, tags,
+            {"channel": "chat"}, f"s{number // 20}", False, 1, moment, moment, content_hash(content),
+            sparsevec(keywords.ids, keywords.counts), keywords.word_count, TOKENIZER_VERSION, halfvec(vector), 1, 1,
+            lot.large,
+        ))  # fmt: skip
+        if lot.large:
+            terms += [(tenant_id, subject_id, term_id, memory_id) for term_id in word_ids(content)]
+    asyncio.run(_copy(server, database, memories, terms))
+
+
+async def _copy(server: EmbeddedServer, database: str, memories: Sequence[Any], terms: Sequence[Any]) -> None:
+    async with _connected(server, database) as connection:
+        await connection.execute("SET session_replication_role = replica")  # no foreign key is checked row by row
+        await connection.copy_records_to_table("memories", records=memories, columns=_MEMORIES)
+        usage = [(*row[:3], 0, 0) for row in memories]
+        await connection.copy_records_to_table("memory_usage", records=usage, columns=_USAGE)
+        await connection.copy_records_to_table("memory_terms", records=terms, columns=_TERMS)
