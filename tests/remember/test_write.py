@@ -1,0 +1,182 @@
+"""remember() in a crowd: requests that share a transaction keep their own meaning, whatever their neighbours bring."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prometheus_client import REGISTRY
+from uuid_utils.compat import uuid7
+
+from app.clock import now
+from app.database import Database, sql
+from app.embed import EmbedConfig, claim_generation, load_embedder
+from app.errors import IdempotencyReused, Invalid
+from app.guard import Caller
+from app.idempotency import Answer, Idempotency
+from app.language import TOKENIZER_VERSION
+from app.remember import NewMemory, RememberConfig, Rememberer, Written
+from app.remember.write import Request
+
+ROWS = sql("""
+    SELECT m.content, m.status, m.key, m.created_at, e.actor, e.created_at AS noted_at,
+           (SELECT count(*) FROM memory_events d WHERE d.tenant_id = m.tenant_id AND d.subject_id = m.subject_id
+              AND d.memory_id = m.memory_id AND d.action = 'deprecated') AS ends
+    FROM memories m JOIN memory_events e USING (tenant_id, subject_id, memory_id)
+    WHERE m.tenant_id = :tenant_id AND e.action = 'created' ORDER BY m.content
+""")
+FACTS = tuple(
+    f"{who} {what} {where}"
+    for who, what in (("Lin", "拍卖过一只花瓶，在"), ("Maria", "bought her bicycle in"), ("陈伟", "的牙医诊所在"))
+    for where in ("Rome", "Oslo", "昆明", "Quito", "Lima", "喀什", "Perth", "Turin")
+)
+
+
+@pytest.fixture
+async def two(database: Database, tmp_path: Path) -> AsyncIterator[tuple[Rememberer, Rememberer]]:
+    """The write paths of two processes on one database."""
+    embedder = load_embedder(EmbedConfig(provider="hashing"), tmp_path)
+    await embedder.start()
+    generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
+    yield (
+        Rememberer(database, embedder, generation, RememberConfig()),
+        Rememberer(database, embedder, generation, RememberConfig()),
+    )
+    await embedder.close()
+
+
+def caller_of(tenant: UUID) -> Caller:
+    return Caller(tenant, UUID(str(uuid7())), None, None, frozenset())
+
+
+def told(written: list[Written]) -> Answer:
+    """What became of a request, as its answer."""
+    return Answer(200, " ".join(f"{one.outcome}:{one.memory['id']}" for one in written if one.memory).encode())
+
+
+def new(content: str, user_id: str | None = "amy", **fields: Any) -> NewMemory:
+    return NewMemory(user_id=user_id, content=content, kind="profile", **fields)
+
+
+async def rows(database: Database, tenant: UUID) -> list[Any]:
+    async with database.read(tenant) as transaction:
+        return await transaction.fetch(ROWS, tenant_id=tenant)
+
+
+def transactions() -> float:
+    return REGISTRY.get_sample_value("mneme_write_group_size_count") or 0.0
+
+
+async def test_each_keeps_its_own_caller_and_time(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    began, before = now(), transactions()
+    callers = [caller_of(tenant) for _ in FACTS]
+    answers = await asyncio.gather(
+        *(
+            two[0].remember(caller, [new(fact, f"u{n % 5}")], told, now=began + timedelta(minutes=n))
+            for n, (caller, fact) in enumerate(zip(callers, FACTS, strict=True))
+        )
+    )
+    assert len({answer.body for answer in answers}) == len(FACTS)
+    assert transactions() - before < len(FACTS) / 2
+    found = {row["content"]: row for row in await rows(database, tenant)}
+    for n, (caller, fact) in enumerate(zip(callers, FACTS, strict=True)):
+        row = found[fact]
+        assert (row["actor"], row["created_at"], row["noted_at"]) == (caller.actor, *[began + timedelta(minutes=n)] * 2)
+
+
+async def test_twenty_equal_texts_in_two_processes_leave_one_row(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    answers = await asyncio.gather(
+        *(two[n % 2].remember(caller_of(tenant), [new("我对芒果过敏")], told, now=now()) for n in range(20))
+    )
+    outcomes = [answer.body.decode().split(":") for answer in answers]
+    assert sorted(outcome for outcome, _ in outcomes) == ["created"] + ["duplicate"] * 19
+    assert len({memory_id for _, memory_id in outcomes}) == 1
+    assert [row["status"] for row in await rows(database, tenant)] == ["active"]
+
+
+async def test_r10_corrections_of_a_slot_in_two_processes_leave_one_and_tell_the_end_of_each_other(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    cities = ["Rome", "Oslo", "昆明", "Quito", "Lima", "喀什", "Perth", "Turin", "Kyoto", "厦门"]
+    moment = now()
+    await asyncio.gather(
+        *(
+            two[n % 2].remember(caller_of(tenant), [new(f"住在{city}", key="profile.city")], told, now=moment)
+            for n, city in enumerate(cities)
+        )
+    )
+    found = await rows(database, tenant)
+    assert sorted(row["status"] for row in found) == ["active"] + ["deprecated"] * 9
+    assert all(row["ends"] == (row["status"] == "deprecated") for row in found)
+
+
+async def test_a_key_is_bound_to_one_request_in_two_processes(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    """Other subjects, other bodies, one key: only one of them is stored, and the others learn of it."""
+    caller = caller_of(tenant)
+
+    async def send(n: int) -> Answer:
+        # Beside the door of the process, which would refuse a second one at once: two processes have two doors.
+        keyed = Idempotency(caller.actor, "order-17", bytes([n % 3]) * 32)
+        request = Request.of(caller, [new(FACTS[n % 3], f"u{n % 3}")], told, now(), keyed)
+        await two[0]._embed(request.kept)
+        return await two[n % 2]._groups.commit(
+            tenant, request, locks=request.locks, unlike=request.slots, weight=len(request.items)
+        )
+
+    answers = await asyncio.gather(*(send(n) for n in range(30)), return_exceptions=True)
+    stored = [answer for answer in answers if isinstance(answer, Answer)]
+    assert {type(answer) for answer in answers} == {Answer, IdempotencyReused}
+    assert len({answer.body for answer in stored}) == 1
+    assert [answer.replayed for answer in stored].count(False) == 1
+    assert len(stored) == 10
+    assert len(await rows(database, tenant)) == 1
+
+
+async def test_keys_of_many_requests_at_once_are_all_kept(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    caller = caller_of(tenant)
+
+    async def send(n: int, fingerprint: int) -> Answer | BaseException:
+        key = Idempotency(caller.actor, f"key-{n}", bytes([fingerprint]) * 32)
+        return await two[n % 2].remember(caller, [new(FACTS[n], f"u{n}")], told, now=now(), idempotency=key)
+
+    first = await asyncio.gather(*(send(n, n) for n in range(len(FACTS))))
+    again = await asyncio.gather(*(send(n, n if n % 4 else n + 1) for n in range(len(FACTS))), return_exceptions=True)
+    for n, (before, after) in enumerate(zip(first, again, strict=True)):
+        if n % 4:
+            assert isinstance(before, Answer)
+            assert isinstance(after, Answer)
+            assert (after.body, after.replayed, before.replayed) == (before.body, True, False)
+        else:
+            assert isinstance(after, IdempotencyReused)
+    assert len(await rows(database, tenant)) == len(FACTS)
+
+
+async def test_a_text_that_the_database_refuses_and_an_answer_that_refuses_fail_alone(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    def no(written: list[Written]) -> Answer:
+        raise Invalid
+
+    facts = list(FACTS[:12])
+    sent = []
+    for n, fact in enumerate(facts):
+        poison = {3: "the door should have stopped this \0", 7: fact}.get(n, fact)
+        answer = no if n == 7 else told
+        sent.append(two[0].remember(caller_of(tenant), [new(poison, f"u{n % 3}")], answer, now=now()))
+    answers = await asyncio.gather(*sent, return_exceptions=True)
+    assert [n for n, answer in enumerate(answers) if not isinstance(answer, Answer)] == [3, 7]
+    assert isinstance(answers[7], Invalid)
+    expected = sorted(fact for n, fact in enumerate(facts) if n not in (3, 7))
+    assert sorted(row["content"] for row in await rows(database, tenant)) == expected
+    assert {row["status"] for row in await rows(database, tenant)} == {"active"}
