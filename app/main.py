@@ -21,7 +21,21 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from app import telemetry
-from app.api import compat, context, feedback, health, lineage, memories, operations, search, sessions, tenant, webhooks
+from app.api import (
+    compat,
+    context,
+    feedback,
+    forgetting,
+    health,
+    jobs,
+    lineage,
+    memories,
+    operations,
+    search,
+    sessions,
+    tenant,
+    webhooks,
+)
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
 from app.api.docs import add_docs
 from app.api.health import Readiness
@@ -44,7 +58,7 @@ from app.webhooks import Webhooks
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 ROUTERS: Final = (  # the busiest first
     search.router, memories.router, context.router, sessions.router, compat.router, feedback.router, lineage.router,
-    health.probes, operations.router, webhooks.router, tenant.router, health.router,
+    health.probes, operations.router, webhooks.router, tenant.router, forgetting.router, jobs.router, health.router,
 )  # fmt: skip
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
@@ -137,6 +151,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             recaller=Recaller(
                 database, embedder, generation, usage, residents, small_talk, reranker, probe, settings.recall
             ),
+            forget=settings.forget,
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
             limits=Limits(

@@ -154,12 +154,15 @@ async def history(
 
 
 async def ask(database: Database, slot: Slot) -> UUID:
-    """Ask for a run, which a worker begins within seconds; returns its id. The same slot twice is one run."""
+    """Ask for a run, which a worker begins within seconds; returns its id."""
+    run_id, at = None, slot.at
     async with database.work() as transaction:
-        run_id = await transaction.fetch_value(
-            _ASK, job=slot.job, slot=slot.at, run_id=uuid7(), actor=slot.actor, tenant_id=slot.tenant_id,
-            dry_run=slot.dry_run,
-        )  # fmt: skip
+        while run_id is None:  # somebody asked in this very microsecond
+            run_id = await transaction.fetch_value(
+                _ASK, job=slot.job, slot=at, run_id=uuid7(), actor=slot.actor, tenant_id=slot.tenant_id,
+                dry_run=slot.dry_run,
+            )  # fmt: skip
+            at += timedelta(microseconds=1)
     assert isinstance(run_id, UUID)
     return run_id
 
@@ -256,11 +259,11 @@ _HISTORY = sql(f"""
     ORDER BY slot DESC LIMIT :limit
 """)
 _ASK = sql("""
-    INSERT INTO job_runs AS run (
+    INSERT INTO job_runs (
         job, slot, run_id, actor, tenant_id, dry_run, state, worker, started_at, heartbeat_at, lease_until, counts
     )
     VALUES (:job, :slot, :run_id, :actor, :tenant_id, :dry_run, 'queued', '', clock_timestamp(), clock_timestamp(),
             clock_timestamp(), '{}')
-    ON CONFLICT (job, slot) DO UPDATE SET job = run.job
+    ON CONFLICT (job, slot) DO NOTHING
     RETURNING run_id
 """)

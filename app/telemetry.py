@@ -27,7 +27,7 @@ LATENCY_SECONDS: Final = (
 
 OPERATIONS: Final = (
     "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
-    "lineage", "restore", "session", "extract", "operation", "webhook", "settings",
+    "lineage", "restore", "session", "extract", "operation", "webhook", "settings", "policy", "hold", "erase", "job",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
@@ -67,7 +67,7 @@ CONFLICT_SOURCES: Final = ("key", "same_text", "update_words", "opposite", "nli"
 CONFLICTS = Counter(
     "mneme_conflicts_total", "Memories that a new one overruled, or would have overruled.", ["source", "verdict"]
 )
-RESTORED = Counter("mneme_memories_restored_total", "Memories brought back by hand.", ["status"])
+MEMORIES_RESTORED = Counter("mneme_memories_restored_total", "Memories brought back by hand.", ["status"])
 WRITE_GROUP_SIZE = Histogram(
     "mneme_write_group_size", "Writes that shared one transaction.", buckets=(1, 2, 4, 8, 16, 32, 64)
 )
@@ -184,7 +184,7 @@ _BOUNDED: Final = (
     (OPERATION_DURATION_SECONDS, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
     (MEMORY_WRITES, tuple((outcome,) for outcome in WRITE_OUTCOMES)),
     (CONFLICTS, tuple((source, verdict) for source in CONFLICT_SOURCES for verdict in ("retired", "review"))),
-    (RESTORED, (("deprecated",), ("duplicate",), ("archived",))),
+    (MEMORIES_RESTORED, (("deprecated",), ("duplicate",), ("archived",))),
     (WRITE_GROUP_LEFT, (("locked",), ("failed",))),
     (FEEDBACK, (("useful",), ("wrong",), ("outdated",))),
     (SESSION_MESSAGES, (("user",), ("assistant",), ("tool",), ("system",))),

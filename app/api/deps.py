@@ -22,6 +22,7 @@ from app.clock import now
 from app.database import Database
 from app.embed import Embedder, Generation
 from app.errors import Forbidden, Unauthenticated
+from app.forget import ForgetConfig
 from app.guard import OPEN_DOOR, Caller, Keyring
 from app.operations import Desk
 from app.recall import Recaller
@@ -70,6 +71,7 @@ class Services:
     operations: Desk
     webhooks: Webhooks
     recaller: Recaller
+    forget: ForgetConfig
     keyring: Keyring
     cursor_secret: bytes
     limits: Limits

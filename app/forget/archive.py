@@ -83,7 +83,7 @@ async def _bring_back(
             now=now,
         )
     for row in restored:
-        telemetry.RESTORED.labels("archived").inc()
+        telemetry.MEMORIES_RESTORED.labels("archived").inc()
         telemetry.log().info("memory_restored", run_id=str(run_id), memory_id=str(row["memory_id"]), status=row["was"])
     return len(restored)
 

@@ -105,7 +105,7 @@ async def restore(database: Database, caller: Caller, memory_id: UUID, *, now: d
         left = await _restore(transaction, caller, names, was, due, now) if was != "active" else ()
         memory = as_json(await visible(transaction, caller, memory_id))
     if was != "active":
-        telemetry.RESTORED.labels(was).inc()
+        telemetry.MEMORIES_RESTORED.labels(was).inc()
     return Restored(memory, was, tuple(left))
 
 
