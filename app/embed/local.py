@@ -182,7 +182,8 @@ def _encoder(model: "SentenceTransformer", name: str, precision: Arithmetic) -> 
         packed = pack(model, precision, torch.get_num_threads(), _processor_flags())
         if packed is not None and _alike(packed, padded) >= ALIKE[precision]:
             return packed
-        log().warning("embedding_model_runs_in_torch", model=name, understood=packed is None)
+        reason = "unknown architecture or pooling" if packed is None else "other vectors than torch"
+        log().warning("embedding_model_runs_in_torch", model=name, reason=reason)
     settle(model, precision)
     return padded
 
