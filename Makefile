@@ -8,10 +8,10 @@ WORKERS ?= 2
 SQUAWK_EXCLUDED := --exclude=prefer-bigint-over-int,prefer-bigint-over-smallint,prefer-text-field
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format eval bench settings clean distclean
+.PHONY: help run test check format eval eval-dedup eval-conflict bench settings clean distclean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.installed ## Install if needed, then start database, API and worker on 127.0.0.1:8000.
 	@exec $(BIN)/mneme up
@@ -36,6 +36,14 @@ format: $(VENV)/.installed-dev ## Format the code and sort the imports.
 eval: $(VENV)/.installed ## Retrieval quality over HTTP: make eval DATA=folder.
 	@test -n "$(DATA)" || { echo "usage: make eval DATA=folder"; exit 2; }
 	@$(BIN)/mneme eval $(DATA) $(ARGS)
+
+eval-dedup: $(VENV)/.installed ## What is taken for a duplicate, on labelled pairs: make eval-dedup DATA=folder.
+	@test -n "$(DATA)" || { echo "usage: make eval-dedup DATA=folder"; exit 2; }
+	@$(BIN)/mneme eval-dedup $(DATA) $(ARGS)
+
+eval-conflict: $(VENV)/.installed ## What is overruled by rules, on labelled pairs: make eval-conflict DATA=folder.
+	@test -n "$(DATA)" || { echo "usage: make eval-conflict DATA=folder"; exit 2; }
+	@$(BIN)/mneme eval-conflict $(DATA) $(ARGS)
 
 bench: $(VENV)/.installed ## Load test beside raw SQL of the same run.
 	@$(BIN)/mneme bench $(ARGS)

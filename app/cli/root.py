@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli import backup, config, db, keys, model, serve, tenants, up
+from app.cli import backup, config, db, jobs, keys, model, serve, tenants, up
 from app.cli.bench import bench
-from app.cli.eval import evaluate
+from app.cli.eval import evaluate, evaluate_conflict, evaluate_dedup
 from app.cli.search import search
 from app.errors import MnemeError, StartupRefused, VerificationFailed
 
@@ -28,10 +28,13 @@ app.command()(serve.worker)
 app.command()(serve.openapi)
 app.command()(search)
 app.command("eval")(evaluate)
+app.command("eval-dedup")(evaluate_dedup)
+app.command("eval-conflict")(evaluate_conflict)
 app.command()(bench)
 app.add_typer(backup.app, name="backup", help="Make, prove, bring back and remove backups.")
 app.add_typer(config.app, name="config", help="Show and check the settings.")
 app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
+app.add_typer(jobs.app, name="jobs", help="List, run and look back at the jobs of the workers.")
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")
 app.add_typer(model.app, name="model", help="Prepare the embedding model.")
 app.add_typer(tenants.app, name="tenants", help="Make and list tenants.")

@@ -5,6 +5,7 @@ from app.remember.conversation import Extraction, Fact, Message, Skipped
 from app.remember.extract import ExtractConfig, extract_facts
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
+from app.remember.judge import judge_pair
 from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
 from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written, content_hash
 from app.remember.served import NOTHING_SAID
@@ -45,6 +46,7 @@ __all__ = [
     "extract_facts",
     "give_feedback",
     "held_in",
+    "judge_pair",
     "lineage_of",
     "restore",
     "undo_feedback",

@@ -107,6 +107,12 @@ def cued(text: str) -> bool:
     return _find(statement(text)) is not None
 
 
+def denies(text: str) -> bool:
+    """Whether a text denies something or dislikes it: the opposite may stand far from it."""
+    said = statement(text)
+    return len(said.words) <= MOST_WORDS and (said.negations > 0 or not PREFERENCES.turn(said.words, 0))
+
+
 def overrules(new: str, old: str) -> Reason | None:
     """Why the new statement overrules the old one; None: it does not, or nobody can tell by rules."""
     a, b = statement(new), statement(old)

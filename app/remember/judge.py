@@ -18,17 +18,22 @@ from uuid_utils.compat import uuid7
 from app import telemetry
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
-from app.remember.conflict import cued, overrules
-from app.remember.memory import Draft, Link, RememberConfig
+from app.remember.conflict import cued, denies, overrules
+from app.remember.memory import Draft, Link, NewMemory, RememberConfig
 from app.remember.twins import compare
 from app.wire import halfvec
 
 NEIGHBOURS: Final = 5
 """Nearest active memories that a draft is compared with."""
+NEAR: Final = 0.3
+"""Calibrated similarity from which a neighbour may say the opposite: a negation moves a vector far."""
 FAR_NEIGHBOURS: Final = 20
-"""The same, at any distance, for a draft that says that something changed, or that tells of something long over: what
-it overrules, and what overrules it, is worded otherwise."""
+"""The same, at any distance, for a draft that denies, says that something changed, or tells of what is long over: what
+it overrules, or is overruled by, is worded otherwise."""
 DRAFTS_PER_STATEMENT: Final = 100
+PAIR: Final = "pair"
+Window = tuple[float, float]
+"""Cosines of two memories that mean 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,9 @@ async def judge(
     `besides` is a stored memory that is no neighbour: the draft itself, judged again once it has a vector.
     """
     scale = Scale(*generation.spec.pair_window)
-    far = [draft.late or cued(draft.new.content) for draft in drafts]
-    least = [-1.0 if reaches else scale.cosine(config.duplicate_similarity) for reaches in far]
+    far = [_looks_far(draft) for draft in drafts]
+    floor = scale.cosine(min(NEAR, config.duplicate_similarity))
+    least = [-1.0 if reaches else floor for reaches in far]
     neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least)
     subject_of: dict[str | None, UUID] = {}
     overruled: set[UUID] = set()
@@ -84,24 +90,31 @@ async def judge(
     ):
         draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
         draft.new_subject, draft.large = large is None, bool(large)
-        near = [
-            Neighbour(
-                row["memory_id"], row["content"], row["key"], row["same_text"],
-                0.0 if row["distance"] is None else scale.similarity(1 - row["distance"]),
-                row["true_since"], row["pinned"],
-            )
-            for row in found
-            if row["memory_id"] not in overruled and row["memory_id"] != besides
-        ]  # fmt: skip
+        near: dict[UUID, Neighbour] = {}
+        for row in found:  # by its text, its key and its vector, so perhaps more than once
+            if row["memory_id"] not in overruled and row["memory_id"] != besides:
+                similarity = 0.0 if row["distance"] is None else scale.similarity(1 - row["distance"])
+                known = near.get(row["memory_id"])
+                near[row["memory_id"]] = Neighbour(
+                    row["memory_id"], row["content"], row["key"], row["same_text"],
+                    similarity if known is None else max(similarity, known.similarity),
+                    row["true_since"], row["pinned"],
+                )  # fmt: skip
         for earlier, cosine in near_in_batch:
             if earlier.status == "active" and earlier.outcome != "duplicate":
-                near.append(_as_neighbour(earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0))
-        decide(draft, near, config)
+                near[earlier.memory_id] = _as_neighbour(
+                    earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0
+                )
+        decide(draft, list(near.values()), config)
         overruled.update(draft.retired)
         for earlier, _ in near_in_batch:
             if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated
                 earlier.status = "deprecated"
                 earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
+
+
+def _looks_far(draft: Draft) -> bool:
+    return draft.late or denies(draft.new.content) or cued(draft.new.content)
 
 
 def _as_neighbour(earlier: Draft, draft: Draft, similarity: float) -> Neighbour:
@@ -182,6 +195,20 @@ def _overrule(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -
             draft.links.append(Link(draft.memory_id, "review", neighbour.memory_id))
 
 
+def judge_pair(
+    old: NewMemory, new: NewMemory, cosine: float, window: Window, config: RememberConfig, *, now: datetime
+) -> Draft:
+    """The verdict on a new memory if the old one is the only one there is, and both are said now.
+
+    `cosine` is that of their vectors, `window` the pair window of the model: judge() without a database.
+    """
+    scale, draft = Scale(*window), Draft(new, PAIR, now)
+    near = _as_neighbour(Draft(old, PAIR, now), draft, scale.similarity(cosine))
+    found = near.same_text or near.similarity >= min(NEAR, config.duplicate_similarity) or _looks_far(draft)
+    decide(draft, [near] if found else [], config)
+    return draft
+
+
 def count_conflicts(draft: Draft) -> None:
     """Tell the metrics, once a judged draft is committed."""
     for verdict, found in (("retired", draft.retired), ("review", draft.in_review)):
@@ -200,16 +227,22 @@ def _near_in_batch(drafts: Sequence[Draft], least: Sequence[float]) -> list[list
             vectors[number], known[number] = draft.windows[0], True
     cosine = vectors @ vectors.T
     cosine[(cosine < np.array(least)[:, None]) | ~known[:, None] | ~known] = -1
-    near = (cosine > -1) | _equal([draft.content_hash for draft in drafts])
-    near |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
-    near &= _equal([draft.scope for draft in drafts])
-    return [
-        [
-            (drafts[earlier], float(cosine[number, earlier]))
-            for earlier in np.flatnonzero(near[number, :number]).tolist()
-        ]
-        for number in range(len(drafts))
-    ]
+    scopes = _equal([draft.scope for draft in drafts])
+    equal = _equal([draft.content_hash for draft in drafts])
+    equal |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
+    found: list[list[tuple[Draft, float]]] = []
+    for number in range(len(drafts)):
+        here = scopes[number, :number]
+        close = np.flatnonzero(here & (cosine[number, :number] > -1))
+        close = close[np.argsort(-cosine[number, close], kind="stable")[: _most(least[number])]]
+        places = np.union1d(close, np.flatnonzero(here & equal[number, :number]))
+        found.append([(drafts[earlier], float(cosine[number, earlier])) for earlier in places.tolist()])
+    return found
+
+
+def _most(least: float) -> int:
+    """How many neighbours a draft gets that counts those of this cosine."""
+    return FAR_NEIGHBOURS if least == -1 else NEIGHBOURS
 
 
 def _equal(values: Sequence[Hashable]) -> NDArray[np.bool_]:
@@ -245,9 +278,7 @@ async def _neighbours(
                 for draft in drafts_here
             ],
             distances=[1 - cosine for cosine in least[start : start + len(drafts_here)]],
-            counts=[
-                FAR_NEIGHBOURS if cosine == -1 else NEIGHBOURS for cosine in least[start : start + len(drafts_here)]
-            ],
+            counts=[_most(cosine) for cosine in least[start : start + len(drafts_here)]],
         )
         for row in rows:
             near = found[row["number"]][2]

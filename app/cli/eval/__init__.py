@@ -1,5 +1,6 @@
-"""`mneme eval`: retrieval quality over HTTP on labelled sets, beside single arms and rank fusion of the same run."""
+"""`mneme eval` measures retrieval over HTTP on labelled sets, `mneme eval-dedup` and `eval-conflict` labelled pairs."""
 
 from app.cli.eval.command import evaluate
+from app.cli.eval.judgement import evaluate_conflict, evaluate_dedup
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "evaluate_conflict", "evaluate_dedup"]
