@@ -183,7 +183,8 @@ async def append_messages(services: Mneme, caller: Writer, session_id: SessionId
     async def keep(transaction: Transaction, messages: Sequence[Message]) -> UUID:
         prepare = extraction_order(messages, body.timezone, session_id)
         order = Order("extract", conversation.user_id, conversation.agent_id, prepare)
-        return (await services.operations.accept(transaction, caller, order, now=moment)).operation_id
+        operation_id: UUID = (await services.operations.accept(transaction, caller, order, now=moment))["operation_id"]
+        return operation_id
 
     appended = await services.sessions.append(
         conversation, body.to_messages(), now=moment, keep=keep if body.extract == "asked" else None

@@ -55,7 +55,7 @@ class Desk:
         With `wait` it is begun here and now, and returned when it has ended or the longest wait is over; whoever breaks
         off, it goes on. Raises what `prepare` raises, IdempotencyInProgress and IdempotencyReused.
         """
-        claim: Claim | None = None
+        new: Any = None
         with only_once(caller.tenant_id, idempotency):
             locks = {subject_lock(caller.tenant_id, order.user_id)}
             if idempotency is not None:
@@ -65,42 +65,40 @@ class Desk:
                 if stored is not None:
                     operation_id = UUID(orjson.loads(stored.body)["operation_id"])
                 else:
-                    claim = await self.accept(transaction, caller, order, now=now, claimed=wait)
-                    operation_id = claim.operation_id
+                    new = await self.accept(transaction, caller, order, now=now, claimed=wait)
+                    operation_id = new["operation_id"]
                     if idempotency is not None:
                         body = orjson.dumps({"operation_id": str(operation_id)})
                         await keep_answer(transaction, caller, idempotency, Answer(202, body), now=now)
-        if claim is None and wait:
-            return await self.get(caller, operation_id, wait=True), True
-        if claim is not None and wait:
-            await asyncio.wait((self.operator.begin(claim),), timeout=self.config.wait_seconds)
-        return await self.get(caller, operation_id), claim is None
+        if new is None:
+            return await self.get(caller, operation_id, wait=wait), True
+        if not wait:
+            return _shown(new), False
+        claim = _claim(caller.tenant_id, new)
+        await asyncio.wait((self.operator.begin(claim),), timeout=self.config.wait_seconds)
+        return await self.get(caller, operation_id), False
 
     async def accept(
         self, transaction: Transaction, caller: Caller, order: Order, *, now: datetime, claimed: bool = False
-    ) -> Claim:
-        """Store an order as part of a transaction that holds the subject's lock; `claimed`: for this process alone."""
-        request = await order.prepare(transaction)
-        operation_id = uuid7()
-        subject_id = await transaction.fetch_value(
+    ) -> Any:
+        """Store an order as part of a transaction that holds the subject's lock, and return its row; `claimed`: for
+        this process alone."""
+        row = await transaction.fetch_row(
             _STORE,
             tenant_id=caller.tenant_id,
-            operation_id=operation_id,
+            operation_id=uuid7(),
             new_id=uuid7(),
             user_id=order.user_id,
             agent_id=order.agent_id,
             actor=caller.actor,
             kind=order.kind,
-            request=request,
+            request=await order.prepare(transaction),
             claimed=claimed,
             lease=self.operator.queue.lease,
             now=now,
         )
         work_metrics.OPERATIONS_SUBMITTED.labels(order.kind).inc()
-        return Claim(
-            caller.tenant_id, operation_id, subject_id, order.user_id, order.agent_id, caller.actor, order.kind,
-            request, attempts=1,
-        )  # fmt: skip
+        return row
 
     async def get(self, caller: Caller, operation_id: UUID, *, wait: bool = False) -> dict[str, Any]:
         """An operation; with `wait` when it has ended or the longest wait is over. Raises NotFound."""
@@ -128,10 +126,7 @@ class Desk:
             if not changed:
                 raise Conflict(f"it has {row['state']}")
             if heard:
-                ended = Claim(
-                    caller.tenant_id, operation_id, row["subject_id"], row["user_id"], row["agent_id"], caller.actor,
-                    row["kind"], {}, row["attempts"],
-                )  # fmt: skip
+                ended = _claim(caller.tenant_id, row)
                 await tell(transaction, caller.tenant_id, [operation_finished(ended, "cancelled", None, now)])
             return _shown(await _visible(transaction, caller, operation_id, caller.may_change))
 
@@ -156,6 +151,11 @@ async def _visible(
     return row
 
 
+def _claim(tenant_id: UUID, row: Any) -> Claim:
+    names = ("operation_id", "subject_id", "user_id", "agent_id", "actor", "kind", "request", "attempts")
+    return Claim(tenant_id, **{name: row[name] for name in names})
+
+
 def _shown(row: Any) -> dict[str, Any]:
     error = None if row["error"] is None else {"code": row["error"], "detail": row["detail"]}
     return {
@@ -174,7 +174,11 @@ def _shown(row: Any) -> dict[str, Any]:
     }
 
 
-_STORE = sql("""
+_COLUMNS = """
+    operation_id, coalesce(subject_id, tenant_id) AS subject_id, kind, state, user_id, agent_id, actor, done, total,
+    attempts, result, error, detail, created_at, updated_at, finished_at
+"""
+_STORE = sql(f"""
     WITH made AS (
         INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
         SELECT :tenant_id, CASE WHEN cast(:user_id AS text) IS NULL THEN cast(:tenant_id AS uuid) ELSE :new_id END,
@@ -196,12 +200,11 @@ _STORE = sql("""
            :user_id, :agent_id, :actor, :kind, CASE WHEN :claimed THEN 'running' ELSE 'queued' END, :request,
            CASE WHEN :claimed THEN 1 ELSE 0 END,
            clock_timestamp() + CASE WHEN :claimed THEN cast(:lease AS interval) ELSE interval '0' END, :now, :now
-    RETURNING subject_id
+    RETURNING {_COLUMNS}, request
 """)
-_GET = sql("""
-    SELECT operation_id, coalesce(subject_id, tenant_id) AS subject_id, kind, state, user_id, agent_id, done, total,
-           attempts, result, error, detail, created_at, updated_at, finished_at
-    FROM operations WHERE tenant_id = :tenant_id AND operation_id = :operation_id
+_GET = sql(f"""
+    SELECT {_COLUMNS}, '{{}}'::jsonb AS request FROM operations
+    WHERE tenant_id = :tenant_id AND operation_id = :operation_id
 """)
 _CANCEL = sql("""
     UPDATE operations SET state = 'cancelled', error = NULL, detail = NULL, updated_at = :now, finished_at = :now

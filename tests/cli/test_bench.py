@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from app.cli import embedded, root, schema
 from app.cli.bench import command, service, texts
+from app.cli.bench.extraction import measure_extraction
 from app.cli.bench.load import BenchFailed, Connection, Timing, alternate, drive, prepared
 from app.cli.bench.parts import Size
 
@@ -31,6 +32,18 @@ def test_a_tiny_run_of_both_parts(cluster: embedded.EmbeddedServer, tmp_path: Pa
     assert reports[0].stored == {"active": 2 * 5 + 8 + 2 * 3, "pending": 0}
     document = orjson.loads(orjson.dumps(command.document(reports[1])))
     assert document["timings"]["search"]["service"]["count"] == len(reports[1].timings["search"][0].milliseconds)
+
+
+def test_a_tiny_run_of_extraction(cluster: embedded.EmbeddedServer, tmp_path: Path) -> None:
+    figures = measure_extraction(cluster, tmp_path, Size(users=2, memories=6, seconds=0.1), with_model=3)
+    assert len(figures.timings) == len(figures.drained) == 2
+    assert all(timing.per_second > 0 for timing in figures.timings.values())
+    by_rules, with_model = figures.drained.values()
+    assert by_rules[0] == len(next(iter(figures.timings.values())).milliseconds)
+    assert with_model[0] == 3
+    document = orjson.loads(orjson.dumps(figures.document()))
+    assert document["part"] == "extraction"
+    command._print_extraction(figures)
 
 
 def test_the_command_says_what_it_may_be_asked() -> None:

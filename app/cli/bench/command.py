@@ -16,11 +16,12 @@ from rich.table import Table
 
 from app.cli import embedded, schema
 from app.cli.bench import service
+from app.cli.bench.extraction import Figures, measure_extraction
 from app.cli.bench.load import BenchFailed, Timing
 from app.cli.bench.parts import Report, Size, model_part, service_part
 from app.cli.bench.service import Service
 
-Part = Literal["model", "service"]
+Part = Literal["model", "service", "extraction"]
 PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Coroutine[Any, Any, Report]]]]] = {
     "model": ("bundled", model_part),
     "service": ("hashing", service_part),
@@ -29,7 +30,9 @@ PERCENTS: Final = (50, 95, 99)
 
 
 def bench(
-    only: Annotated[Part | None, typer.Option(help="Run one part: `model` (bundled) or `service` (hashing).")] = None,
+    only: Annotated[
+        Part | None, typer.Option(help="Run one part: `model` (bundled), `service` or `extraction` (hashing).")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Length of each search phase.")] = 4.0,
     users: Annotated[int, typer.Option(min=1, max=80, help="Concurrent users.")] = 50,
     memories: Annotated[int, typer.Option(min=4, max=1000, help="Memories of each user (part service).")] = 200,
@@ -39,7 +42,8 @@ def bench(
     """Measure a service of its own, on an embedded PostgreSQL in a temporary folder, beside plain SQL of the same run.
 
     Part `model`: concurrent sessions write 5 memories each, then search, embedding included. Part `service`: users ×
-    memories with an embedder that costs nothing, so that only the service is measured.
+    memories with an embedder that costs nothing, so that only the service is measured. Part `extraction`: conversations
+    accepted and waited for, and how fast a worker drains them, by rules and with a language model of 800 ms.
     """
     size = Size(users, memories, seconds)
     with tempfile.TemporaryDirectory(prefix="mneme-bench-") as folder:
@@ -47,16 +51,22 @@ def bench(
         server = embedded.start(directory / "postgres")
         try:
             reports = [measure(server, directory, part, size, processes) for part in PARTS if only in (None, part)]
+            conversations = only in (None, "extraction")
+            extraction = measure_extraction(server, directory, size, processes) if conversations else None
         except BenchFailed as error:
             print(f"mneme: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
         finally:
             embedded.stop(server.directory)
     if as_json:
-        print(orjson.dumps([document(report) for report in reports], option=orjson.OPT_INDENT_2).decode())
+        documents = [document(report) for report in reports]
+        documents += [extraction.document()] if extraction else []
+        print(orjson.dumps(documents, option=orjson.OPT_INDENT_2).decode())
     else:
         for report in reports:
             _print(report)
+        if extraction:
+            _print_extraction(extraction)
 
 
 def measure(server: embedded.EmbeddedServer, data_dir: Path, part: Part, size: Size, processes: int = 1) -> Report:
@@ -98,6 +108,18 @@ def _figures(timing: Timing) -> dict[str, float]:
         "per_second": round(timing.per_second, 1),
         **{f"p{percent}_ms": round(timing.percentile(percent), 3) for percent in PERCENTS},
     }
+
+
+def _print_extraction(figures: Figures) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    table = Table("phase", title="part extraction: milliseconds, operations a second", title_justify="left")
+    for heading in (*(f"p{percent}" for percent in PERCENTS), "a second"):
+        table.add_column(heading, justify="right")
+    for name, timing in figures.timings.items():
+        table.add_row(name, *(f"{timing.percentile(percent):.1f}" for percent in PERCENTS), f"{timing.per_second:,.0f}")
+    for name, (count, seconds) in figures.drained.items():
+        table.add_row(f"a worker, {name}: {count:,} in {seconds:.1f} s", "", "", "", f"{count / seconds:,.1f}")
+    console.print(table)
 
 
 def _print(report: Report) -> None:

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx2
 import psutil
@@ -82,23 +83,45 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str, processes: int = 1) -> Iterator[Service]:
+def running(
+    server: EmbeddedServer, url: str, data_dir: Path, provider: str, processes: int = 1,
+    settings: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> Iterator[Service]:  # fmt: skip
     """Start `mneme serve` on a free port with the database `url`, yield it when all of it is ready, and stop it.
 
-    Settings come from here alone, not from this command's environment. Raises StartupRefused when it does not start.
+    `settings` are further ones by their path. Raises StartupRefused when it does not start.
     """
     port = _free_port()
+    log = data_dir / f"serve-{provider}.log"
+    settings = {
+        ("api", "port"): str(port), ("api", "processes"): str(processes), ("embed", "provider"): provider, **settings
+    }  # fmt: skip
+    with _started("serve", url, data_dir, settings, log) as process:
+        _wait_until_ready(process, port, processes, log)
+        yield Service(server, url.partition("@/")[2].partition("?")[0], port, process.pid)
+
+
+@contextlib.contextmanager
+def working(url: str, data_dir: Path, settings: Mapping[tuple[str, str], str]) -> Iterator[None]:
+    """Start `mneme worker` with the hashing embedder, and stop it."""
+    settings = {("worker", "metrics_port"): str(_free_port()), ("embed", "provider"): "hashing", **settings}
+    with _started("worker", url, data_dir, settings, data_dir / "worker.log"):
+        yield
+
+
+@contextlib.contextmanager
+def _started(
+    command: str, url: str, data_dir: Path, settings: Mapping[tuple[str, str], str], log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of the service; its settings come from here alone, not from this command's environment."""
     environment = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)} | {
         URL: url,
         variable(("data_dir",)): str(data_dir),
-        variable(("api", "port")): str(port),
-        variable(("api", "processes")): str(processes),
-        variable(("embed", "provider")): provider,
+        **{variable(path): value for path, value in settings.items()},
     }
-    log = data_dir / f"serve-{provider}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(  # the pipe is its lifeline: it ends by itself when this process is killed
-            [sys.executable, "-m", "app.cli", "serve", "--supervised"],
+        process = subprocess.Popen(  # noqa: S603 - our own command; the pipe is its lifeline
+            [sys.executable, "-m", "app.cli", command, "--supervised"],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=output,
@@ -106,8 +129,7 @@ def running(server: EmbeddedServer, url: str, data_dir: Path, provider: str, pro
             start_new_session=True,
         )
     try:
-        _wait_until_ready(process, port, processes, log)
-        yield Service(server, url.partition("@/")[2].partition("?")[0], port, process.pid)
+        yield process
     finally:
         process.terminate()
         try:
