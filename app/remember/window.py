@@ -333,4 +333,5 @@ _FORGET_EMPTY = sql("""
       AND NOT EXISTS (SELECT FROM memories m WHERE m.tenant_id = s.tenant_id AND m.subject_id = s.subject_id)
       AND NOT EXISTS (SELECT FROM memory_events e WHERE e.tenant_id = s.tenant_id AND e.subject_id = s.subject_id)
       AND NOT EXISTS (SELECT FROM operations o WHERE o.tenant_id = s.tenant_id AND o.subject_id = s.subject_id)
+      AND NOT EXISTS (SELECT FROM legal_holds h WHERE h.tenant_id = s.tenant_id AND h.subject_id = s.subject_id)
 """)

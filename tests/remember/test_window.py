@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.remember.conversation import Role
-from app.remember.window import WindowMessage, fit
+from app.remember.window import _FORGET_EMPTY, WindowMessage, fit
+from app.tables import metadata
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
@@ -45,6 +46,21 @@ def test_the_newest_stays_whatever_it_is() -> None:
 
 
 ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system")
+
+
+def test_whatever_belongs_to_a_subject_was_thought_of_when_an_empty_one_is_forgotten() -> None:
+    """It goes with its subject (CASCADE): a new table either keeps the subject, or may go with it."""
+    of_subjects = {
+        table.name
+        for table in metadata.tables.values()
+        for constraint in table.foreign_key_constraints
+        if constraint.referred_table.name == "subjects"
+    }
+    keep_it = {name for name in of_subjects if f"FROM {name} " in _FORGET_EMPTY.sql}
+    assert keep_it >= {"memories", "session_windows", "legal_holds"}
+    assert of_subjects - keep_it == {"term_statistics", "kind_searches", "subject_stamps"} & of_subjects
+
+
 SAID = st.lists(st.tuples(st.sampled_from(ROLES), st.integers(1, 50)), min_size=1, max_size=60)
 
 
