@@ -36,6 +36,7 @@ from typing import ClassVar
 EXIT_CONFIGURATION = 3
 EXIT_DEPENDENCY = 4
 EXIT_VERIFICATION = 5
+EXIT_HELD = 75  # what sysexits.h calls a temporary failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from app.errors import EXIT_HELD
 from tests.house.commands import VARIABLES, command_exists
+from workers.jobs import JOBS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
@@ -67,6 +69,28 @@ def test_the_image_runs_commands_that_exist_with_settings_that_exist_as_nobody_s
         if "/bin/mneme " in line:
             assert command_exists(shlex.split(line)[1:])
     assert instructions("USER") == ["mneme"]
+
+
+def test_cron_and_systemd_run_jobs_that_exist_at_the_hours_of_the_schedule() -> None:
+    folder = ROOT / "deploy/cron"
+    nights = {job.name: job.cron for job in JOBS if job.every_seconds is None}
+    table = [line for line in (folder / "crontab").read_text(encoding="utf-8").splitlines() if line[:1].isdigit()]
+    for line in table:
+        *when, command = line.split(maxsplit=5)
+        words = shlex.split(command.partition(">>")[0])
+        assert words[0] == "mneme"
+        assert command_exists(words[1:])
+        assert nights[words[3]] == " ".join(when)
+    service = (folder / "mneme-job@.service").read_text(encoding="utf-8")
+    (started,) = re.findall(r"^ExecStart=\S*/mneme (.*)$", service, re.MULTILINE)
+    assert command_exists(started.split())
+    assert f"SuccessExitStatus={EXIT_HELD}" in service
+    for timer in folder.glob("*.timer"):
+        text = timer.read_text(encoding="utf-8")
+        (name,) = re.findall(r"^Unit=mneme-job@(\w+)\.service$", text, re.MULTILINE)
+        ((hour, minute),) = re.findall(r"^OnCalendar=\*-\*-\* (\d\d):(\d\d):00 Asia/Shanghai$", text, re.MULTILINE)
+        assert nights[name] == f"{int(minute)} {int(hour)} * * *"
+    assert len(table) == len(list(folder.glob("*.timer"))) > 0
 
 
 def test_the_image_takes_the_torch_of_the_project() -> None:
