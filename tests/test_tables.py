@@ -189,7 +189,8 @@ def test_models_and_migrations_agree_and_each_step_goes_down_and_up(migrator: Co
     command.check(migrator)
 
 
-def test_an_owner_without_power_migrates(owner_url: str) -> None:
+@pytest.fixture
+def plain_owner(owner_url: str) -> Config:
     """As docs/operations.md says: a login with CREATEROLE that owns the database, where the extension is there."""
     administer(
         owner_url,
@@ -203,15 +204,21 @@ def test_an_owner_without_power_migrates(owner_url: str) -> None:
     administer(url.render_as_string(hide_password=False), "CREATE EXTENSION vector")
     config = Config("alembic.ini")
     config.attributes["url"] = url.set(username="plain_owner").render_as_string(hide_password=False)
-    command.upgrade(config, "head")
-    command.check(config)
+    return config
+
+
+def test_an_owner_without_power_migrates(plain_owner: Config) -> None:
+    command.upgrade(plain_owner, "head")
+    command.check(plain_owner)
 
 
 async def test_what_was_stored_before_there_was_forgetting_gets_its_due_date_and_its_way_back(
-    migrator: Config, owner_url: str
+    plain_owner: Config, owner_url: str
 ) -> None:
-    await asyncio.to_thread(command.upgrade, migrator, "0005")
-    connection = await asyncpg.connect(migrator.attributes["url"].replace("postgresql+asyncpg", "postgresql"))
+    """By an owner who, with row security forced, sees no row."""
+    await asyncio.to_thread(command.upgrade, plain_owner, "0005")
+    url = make_url(owner_url).set(database="of_a_plain_owner", drivername="postgresql")
+    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
     try:
         await connection.execute(
             """
@@ -228,7 +235,7 @@ async def test_what_was_stored_before_there_was_forgetting_gets_its_due_date_and
             SELECT tenant_id, subject_id, memory_id, 0, 0 FROM memories;
             """
         )
-        await asyncio.to_thread(command.upgrade, migrator, "0007")
+        await asyncio.to_thread(command.upgrade, plain_owner, "0007")
         rows = await connection.fetch(
             "SELECT status, pinned, date_trunc('day', forget_at) AS due, rule FROM memories"
             " JOIN memory_usage USING (tenant_id, subject_id, memory_id)"
