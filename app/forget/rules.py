@@ -107,13 +107,18 @@ RULES: Final = MappingProxyType(
             ),
             Rule(
                 "superseded",
-                "overruled or said again by another for {days:g} days",
-                {"days": Number(180, 0, 3650, "days since it was overruled, or recognised as a duplicate")},
-                """
-                NOT m.pinned AND m.status IN ('deprecated', 'duplicate')
-                AND coalesce(m.deprecated_at, m.updated_at) < :before
-                """,
-                "coalesce(m.deprecated_at, m.updated_at)",
+                "overruled for {days:g} days",
+                {"days": Number(180, 0, 3650, "days since it was overruled")},
+                "NOT m.pinned AND m.status = 'deprecated' AND m.deprecated_at < :before",
+                "m.deprecated_at",
+                _before("days"),
+            ),
+            Rule(
+                "duplicate",
+                "kept beside another that says the same, for {days:g} days",
+                {"days": Number(180, 0, 3650, "days since it was recognised as a duplicate")},
+                "NOT m.pinned AND m.status = 'duplicate' AND m.updated_at < :before",
+                "m.updated_at",
                 _before("days"),
             ),
             Rule(

@@ -201,6 +201,7 @@ HELD: Final = """EXISTS (
 def _pointed_at(name: str, of_subject: bool) -> Statement:
     rule = RULES[name]
     wall = "" if rule.may_postpone else f"AND NOT {HELD}"
+    memory_id = "u.memory_id" if rule.due.startswith("u.") else "m.memory_id"  # of the table whose index is walked
     subject = "AND m.subject_id = :subject_id" if of_subject else "AND cast(:subject_id AS uuid) IS NULL"
     return sql(f"""
         SELECT m.subject_id, m.memory_id, m.status, m.updated_at, m.pinned, m.kind, m.importance, u.access_count,
@@ -208,8 +209,8 @@ def _pointed_at(name: str, of_subject: bool) -> Statement:
         FROM memories m
         JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
         WHERE m.tenant_id = :tenant_id AND {rule.condition} {wall} {subject}
-          AND ({rule.due}, m.memory_id) > (cast(:after_due AS timestamptz), cast(:after_id AS uuid))
-        ORDER BY {rule.due}, m.memory_id LIMIT :limit
+          AND ({rule.due}, {memory_id}) > (cast(:after_due AS timestamptz), cast(:after_id AS uuid))
+        ORDER BY {rule.due}, {memory_id} LIMIT :limit
     """)
 
 

@@ -209,11 +209,18 @@ memories = Table(
         postgresql_where=text("status = 'active' AND NOT pinned AND kind = 'task_state'"),
     ),
     Index(
-        "memories_retired_idx",
+        "memories_deprecated_idx",
         "tenant_id",
-        text("(coalesce(deprecated_at, updated_at))"),
+        "deprecated_at",
         "memory_id",
-        postgresql_where=text("status IN ('deprecated', 'duplicate')"),
+        postgresql_where=text("status = 'deprecated'"),
+    ),
+    Index(
+        "memories_duplicate_idx",
+        "tenant_id",
+        "updated_at",
+        "memory_id",
+        postgresql_where=text("status = 'duplicate'"),
     ),
     # Rows of up to a page stay whole: a vector or keyword weights moved out of line would cost every search a detour.
     postgresql_with={"toast_tuple_target": "8160"},

@@ -39,7 +39,7 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
     ("words of closing in a preference", {**CASE, "content": "Ticket A is closed", "kind": "user_preference"}, None),
     ("overruled half a year ago", {"status": "deprecated", "deprecated_at": days_ago(181)}, "superseded"),
     ("overruled last month", {"status": "deprecated", "deprecated_at": days_ago(30)}, None),
-    ("a duplicate of half a year", {"status": "duplicate", "updated_at": days_ago(181)}, "superseded"),
+    ("a duplicate of half a year", {"status": "duplicate", "updated_at": days_ago(181)}, "duplicate"),
     ("overruled, but pinned", {"status": "deprecated", "deprecated_at": days_ago(999), "pinned": True}, None),
     ("importance 0.25 of 1, untouched for 181 days", {"importance": 2.0, "updated_at": days_ago(181)}, "stale"),
     ("just below 0.3 of 1", {"importance": 2.19, "updated_at": days_ago(181)}, "stale"),
