@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from app.recall.query import Candidates, Query
 from app.recall.signals import SIGNALS, Circumstances, Floats, calibrated
 
-ROUNDING = 1e-6  # what the product of two vectors that have nothing in common may come to
+ROUNDING = 1e-6  # SQL and numpy sum the products of two vectors in another order: so much is no difference
 _FUSED = {
     "weighted": frozenset(SIGNALS),
     "similarity": frozenset({"similarity"}),
@@ -74,7 +74,7 @@ def judge(candidates: Candidates, query: Query, circumstances: Circumstances) ->
     evidence = (weights["similarity"] * plain > ROUNDING) | (weights["keyword"] * values["keyword"] > ROUNDING)
     if asked["similarity"] + asked["keyword"] == 0:
         evidence[:] = True
-    passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold)
+    passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold - ROUNDING)
     rows = np.flatnonzero(candidates.matching & evidence & passes)
     cosine = _said(candidates.cosine[rows])  # calibration ends at 1, likeness goes on
     best = rows[np.lexsort((-rows, -cosine, -score[rows]))]
