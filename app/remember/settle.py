@@ -32,7 +32,8 @@ def settled(new: NewMemory, config: RememberConfig, now: datetime) -> NewMemory:
         return replace(new, content="", left_out=reason or small_talk)
     weight = new.importance
     if weight is None:
-        weight = importance(new.kind, said) if small_talk is None else LEAST_IMPORTANCE
+        ordinary = small_talk is None or new.if_trivial == "keep"  # what has importance 1 is archived after a week
+        weight = importance(new.kind, said) if ordinary else LEAST_IMPORTANCE
     expires_at = new.expires_at
     if weight <= LEAST_IMPORTANCE and expires_at is None and not new.pinned and new.if_trivial != "keep":
         expires_at = now + timedelta(days=config.unimportant_days)

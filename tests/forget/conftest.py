@@ -49,6 +49,12 @@ class Store:
             )  # fmt: skip
         return memory_id
 
+    async def multiply(self, times: int) -> None:
+        """So many more memories like each that the tenant has."""
+        async with self.database.write(self.tenant_id) as transaction:
+            await transaction.allow(60)
+            await transaction.execute(_MULTIPLY, tenant=self.tenant_id, times=times)
+
     async def look(self, memory_id: UUID) -> dict[str, Any]:
         """Everything that the tables say of a memory; empty when it is gone."""
         async with self.database.read(self.tenant_id) as transaction:
@@ -101,6 +107,21 @@ _ADD = sql("""
         tenant_id, subject_id, memory_id, access_count, hit_streak, last_accessed_at, forget_at
     )
     SELECT :tenant_id, subject_id, :memory_id, :access_count, 0, :last_accessed_at, :forget_at FROM added
+""")
+_MULTIPLY = sql("""
+    WITH more AS (
+        INSERT INTO memories (
+            tenant_id, subject_id, memory_id, status, content, content_type, kind, importance, tags, metadata, pinned,
+            version, created_at, updated_at, content_hash, keywords, word_count, tokenizer_version
+        )
+        SELECT tenant_id, subject_id, gen_random_uuid(), status, content, content_type, kind, importance, tags,
+               metadata, pinned, version, created_at, updated_at, uuid_send(gen_random_uuid()), keywords, word_count,
+               tokenizer_version
+        FROM memories, generate_series(1, cast(:times AS int)) WHERE tenant_id = :tenant
+        RETURNING tenant_id, subject_id, memory_id
+    )
+    INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
+    SELECT tenant_id, subject_id, memory_id, 0, 0 FROM more
 """)
 _LOOK = sql("""
     SELECT m.status, m.importance, m.version, m.updated_at, m.deprecated_at, m.expires_at, u.forget_at, u.hit_streak,

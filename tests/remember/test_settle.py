@@ -41,6 +41,8 @@ def test_what_its_writer_wants_kept_is_kept(fields: dict[str, Any]) -> None:
 def test_small_talk_that_may_stay_is_unimportant_and_expires() -> None:
     kept = settle("谢谢您！", if_trivial="expire")
     assert (kept.content, kept.importance, kept.expires_at) == ("谢谢您！", 1.0, WEEK)
+    kept = settle("谢谢您！", if_trivial="keep")
+    assert (kept.content, kept.importance, kept.expires_at) == ("谢谢您！", 2.0, None)
 
 
 @pytest.mark.parametrize(
