@@ -16,7 +16,7 @@ from app import telemetry, work_metrics
 from app.database import Database, sql, subject_lock
 from app.errand import Change, Errand
 from app.forget.policy import GROUP, ForgetConfig, policy_of
-from app.forget.sweep import HELD
+from app.forget.sweep import ALONG_THE_INDEX, HELD
 from app.kinds import KINDS
 
 BATCH: Final = 200
@@ -103,6 +103,7 @@ async def _purge(database: Database, tenant_id: UUID, errand: Errand, before: da
     after = datetime.min.replace(year=2, tzinfo=before.tzinfo), UUID(int=0)
     while not errand.is_over:
         async with database.read(tenant_id) as transaction:
+            await transaction.execute(ALONG_THE_INDEX)
             rows = await transaction.fetch(
                 _DUE, tenant_id=tenant_id, before=before, after_at=after[0], after_id=after[1], limit=BATCH
             )

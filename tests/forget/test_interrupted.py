@@ -48,7 +48,7 @@ async def test_a_killed_run_is_finished_by_the_next_one(store: Store, database_u
     assert archived == kept == events
     assert (0 < archived < 5000, runs) == (True, 1)
 
-    code = 75
+    code, out = 75, b""
     async with asyncio.timeout(60):
         while code == 75:  # until the lease of the dead one is over
             process = await start()

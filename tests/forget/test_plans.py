@@ -5,7 +5,7 @@ import pytest
 from app.database import Statement
 from app.forget import RULES
 from app.forget.archive import _DUE
-from app.forget.sweep import _BEFORE_ALL, _pointed_at
+from app.forget.sweep import _BEFORE_ALL, ALONG_THE_INDEX, _pointed_at
 from tests.forget.conftest import NOON, Store
 
 INDEXES = {
@@ -51,5 +51,6 @@ async def explain(store: Store, statement: Statement, **values: object) -> list[
     explained = Statement("SELECT 1")
     explained.sql, explained.names = f"EXPLAIN (COSTS off) {statement.sql}", statement.names
     async with store.database.read(store.tenant_id) as transaction:
+        await transaction.execute(ALONG_THE_INDEX)
         rows = await transaction.fetch(explained, tenant_id=store.tenant_id, **values)
     return [str(row[0]) for row in rows]
