@@ -1,15 +1,20 @@
 """A backup holds everything but what never is durable, is proved by giving it back, and says so when it cannot."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 from pydantic import SecretStr
+from sqlalchemy.engine import make_url
 
 from app.backup.config import BackupConfig
 from app.backup.content import plain_connection
+from app.backup.store import Depot
 from app.clock import now
 from app.errors import StartupRefused, VerificationFailed
 from tests.backup.conftest import KEY, MakeConfig, Site
@@ -127,12 +132,40 @@ async def test_a_login_that_row_security_stops_is_refused_instead_of_giving_an_e
 
 async def test_a_dump_that_breaks_leaves_no_backup(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     backups = site.backups()
-    await site.ask("CREATE TABLE kept_from_all (number int)")
     monkeypatch.setattr("app.backup.programs.DUMP_OPTIONS", ("--format=custom", "--table=no_such_table"))
     with pytest.raises(Exception, match="pg_dump failed: no matching tables"):
         await backups.create(version="1", now=MOMENT)
     assert await backups.entries() == []
-    assert await site.ask("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mneme-backup'") == [(1,)]
+
+
+async def test_one_that_is_given_up_leaves_no_program_no_session_and_no_backup(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is stopped, or loses its lease, in the middle of the night."""
+    backups, begun, write = site.backups(), threading.Event(), Depot.write
+
+    def slow(depot: Depot, path: str, chunks: Iterable[bytes], expected_bytes: int = 0) -> None:
+        def slowly() -> Iterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+                if not begun.is_set():
+                    begun.set()
+                    time.sleep(1)
+
+        write(depot, path, slowly(), expected_bytes)
+
+    monkeypatch.setattr(Depot, "write", slow)
+    monkeypatch.setattr("app.backup.programs.PIPE_BYTES", 1024)
+    night = asyncio.create_task(backups.nightly(version="1", clock=now))
+    assert await asyncio.to_thread(begun.wait, 20)
+    night.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await night
+    assert await backups.entries() == []
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mneme-backup' AND datname = $1"
+    async with asyncio.timeout(10):
+        while await site.ask(sessions, make_url(site.url).database) != [(1,)]:  # the one that asks
+            await asyncio.sleep(0.05)
 
 
 async def test_far_fewer_rows_than_the_night_before_are_an_alarm_and_nothing_is_pruned(site: Site) -> None:
