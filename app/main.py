@@ -44,14 +44,14 @@ from app.api.openapi import describe
 from app.api.problems import HANDLERS
 from app.clock import now
 from app.database import Database, sql
-from app.embed import claim_generation, load_embedder, load_reranker
+from app.embed import claim_generation, load_embedder, load_nli, load_reranker
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
-from app.llm import load_language_model
+from app.llm import LanguageModel, load_language_model
 from app.operations import Desk, Operator, Queue, Tools
 from app.recall import Recaller, RecallProbe, Residents, SmallTalk, UsageBuffer
-from app.remember import Rememberer, Sessions, Shelf
+from app.remember import LlmOpinion, Opinion, Rememberer, Sessions, Shelf
 from app.settings import Settings, load_settings
 from app.webhooks import Webhooks
 
@@ -136,8 +136,10 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         probe = RecallProbe(database, settings.recall)
         stack.push_async_callback(probe.close)
         stack.callback(asyncio.create_task(sample(database)).cancel)
-        rememberer = Rememberer(database, embedder, generation, settings.remember)
-        desk = _open_desk(settings, rememberer, stack)
+        language_model = _open_language_model(settings, stack)
+        opinions = _open_opinions(settings, language_model, stack)
+        rememberer = Rememberer(database, embedder, generation, settings.remember, opinions)
+        desk = _open_desk(settings, rememberer, language_model, stack)
         telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), embedder.spec.model).set(1)
         yield Services(
             database=database,
@@ -163,11 +165,30 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         )
 
 
-def _open_desk(settings: Settings, rememberer: Rememberer, stack: AsyncExitStack) -> Desk:
-    """Where operations are asked for; what is in hand at the end is put back before the database closes."""
+def _open_language_model(settings: Settings, stack: AsyncExitStack) -> LanguageModel | None:
     language_model = load_language_model(settings.llm)
     if language_model is not None:
         stack.push_async_callback(language_model.close)
+    return language_model
+
+
+def _open_opinions(
+    settings: Settings, language_model: LanguageModel | None, stack: AsyncExitStack
+) -> tuple[Opinion, ...]:
+    """Who is asked about conflicts, the strongest first."""
+    opinions: list[Opinion] = []
+    if (nli := load_nli(settings.nli, settings.embed.threads)) is not None:
+        stack.push_async_callback(nli.close)
+        opinions.append(nli)
+    if settings.remember.ask_llm and language_model is not None:
+        opinions.append(LlmOpinion(language_model))
+    return tuple(opinions)
+
+
+def _open_desk(
+    settings: Settings, rememberer: Rememberer, language_model: LanguageModel | None, stack: AsyncExitStack
+) -> Desk:
+    """Where operations are asked for; what is in hand at the end is put back before the database closes."""
     queue = Queue(rememberer.database, rememberer.subscriptions, settings.operations)
     tools = Tools(rememberer, language_model, settings.extract)
     operator = Operator(queue, tools, settings.operations, clock=now)

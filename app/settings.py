@@ -27,7 +27,7 @@ from sqlalchemy.exc import ArgumentError
 
 from app.backup import BackupConfig
 from app.database import DatabaseConfig
-from app.embed import EmbedConfig, RerankConfig
+from app.embed import EmbedConfig, NliConfig, RerankConfig
 from app.errors import StartupRefused
 from app.forget import ForgetConfig
 from app.llm import LlmConfig
@@ -137,6 +137,7 @@ class Settings(BaseSettings):
     webhooks: WebhookConfig = Field(default_factory=WebhookConfig)
     recall: RecallConfig = Field(default_factory=RecallConfig)
     rerank: RerankConfig = Field(default_factory=RerankConfig)
+    nli: NliConfig = Field(default_factory=NliConfig)
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
     backup: BackupConfig = Field(default_factory=BackupConfig)
     forget: ForgetConfig = Field(default_factory=ForgetConfig)

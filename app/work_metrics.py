@@ -37,6 +37,19 @@ EXTRACTED_MEMORIES = Counter(
     "mneme_extracted_memories_total", "Facts of conversations that were offered as memories.", ["outcome"]
 )
 
+NLI_REQUESTS = Counter("mneme_nli_requests_total", "Writes that asked whether they contradict a memory.", ["outcome"])
+NLI_QUEUE_DEPTH = Gauge("mneme_nli_queue_depth", "Pairs waiting for the model.", multiprocess_mode="livesum")
+NLI_QUEUE_WAIT_SECONDS = Histogram(
+    "mneme_nli_queue_wait_seconds", "Time a pair waited for the model.", buckets=LATENCY_SECONDS
+)
+NLI_DURATION_SECONDS = Histogram(
+    "mneme_nli_duration_seconds", "Time of one batch in the model.", buckets=LATENCY_SECONDS
+)
+NLI_BATCH_SIZE = Histogram("mneme_nli_batch_size", "Pairs in one batch.", buckets=(1, 2, 4, 8, 16, 32, 64))
+JUDGEMENT_DEGRADED = Counter(
+    "mneme_judgement_degraded_total", "Writes judged without a source of conflicts that is configured.", ["reason"]
+)
+
 WEBHOOK_DELIVERIES = Counter(
     "mneme_webhook_deliveries_total", "Attempts to tell a webhook; `retried` will be tried again.", ["outcome"]
 )
@@ -59,13 +72,15 @@ MEMORIES_REINFORCED = Counter("mneme_memories_reinforced_total", "Memories that 
 SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all that was theirs.")
 
 _BOUNDED: Final = (
+    (NLI_REQUESTS, (("ok",), ("failed",), ("rejected",))),
+    (JUDGEMENT_DEGRADED, (("nli_unavailable",), ("llm_unavailable",), ("llm_unusable",))),
     (OPERATIONS_SUBMITTED, (("extract",),)),
     (OPERATION_ATTEMPTS, tuple(
         ("extract", outcome) for outcome in ("succeeded", "failed", "retried", "lost", "put_back")
     )),
     (OPERATIONS_WAITING, (("queued",), ("running",))),
     (EXTRACTIONS, (("facts",), ("no_facts",), ("failed",))),
-    (EXTRACTED_MEMORIES, (("created",), ("duplicate",), ("superseded",), ("filtered",))),
+    (EXTRACTED_MEMORIES, (("created",), ("duplicate",), ("superseded",), ("outdated",), ("filtered",))),
     (WEBHOOK_DELIVERIES, (("delivered",), ("failed",), ("retried",), ("lost",))),
     (WEBHOOKS_DISABLED, (("failing",), ("gone",))),
 )  # fmt: skip

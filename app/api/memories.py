@@ -55,6 +55,9 @@ class WriteAnswer(BaseModel):
         description="Why all of the text (`filtered`) or a part of it was not taken: it was served by Mneme itself, or "
         "is small talk."
     )
+    degraded: list[Literal["nli_unavailable", "llm_unavailable", "llm_unusable"]] = Field(
+        default=[], description="Models that could not be asked about conflicts: rules alone judged."
+    )
 
 
 class BatchItem(BaseModel):
@@ -67,6 +70,7 @@ class BatchItem(BaseModel):
     memory: Memory | None = None
     related: list[Related] | None = None
     reason: str | None = None
+    degraded: list[str] | None = None
     problem: ItemProblem | None = None
 
 
@@ -260,6 +264,7 @@ def _shown(written: Written) -> dict[str, Any]:
         "memory": written.memory,
         "related": [{"id": memory_id, "relation": relation} for memory_id, relation in written.related],
         "reason": written.reason,
+        "degraded": written.degraded,
     }
 
 

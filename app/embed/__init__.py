@@ -9,6 +9,7 @@ from app.embed.embedder import EmbedConfig, Embedder
 from app.embed.generations import Generation, claim_generation, store_calibration, stored_calibration
 from app.embed.loading import load_embedder, load_reranker, prepare_model
 from app.embed.models import ModelSpec
+from app.embed.nli import Nli, NliConfig, NliUnavailable, load_nli
 from app.embed.reranker import RerankConfig, Reranker, RerankUnavailable
 
 __all__ = [
@@ -18,12 +19,16 @@ __all__ = [
     "Generation",
     "Measured",
     "ModelSpec",
+    "Nli",
+    "NliConfig",
+    "NliUnavailable",
     "RerankConfig",
     "RerankUnavailable",
     "Reranker",
     "calibrate",
     "claim_generation",
     "load_embedder",
+    "load_nli",
     "load_reranker",
     "prepare_model",
     "store_calibration",

@@ -76,12 +76,12 @@ class PairModel:
         ]
 
     def forward(self, windows: Sequence[Pair]) -> Vectors:
-        """The logits, shape (windows, 1)."""
+        """The logits, shape (windows, labels)."""
         pairs: list[Any] = [pair.texts for pair in windows]
         scores = self._model.predict(
             pairs, batch_size=len(pairs), show_progress_bar=False, activation_fn=self._as_they_are
         )
-        return np.asarray(scores, np.float32).reshape(-1, 1)
+        return np.asarray(scores, np.float32).reshape(len(pairs), -1)
 
     def _ends(self, text: str) -> list[int]:
         """Where each token of a text ends."""

@@ -47,7 +47,8 @@ _stem = Stemmer.Stemmer("english").stemWord
 
 def stem(word: str) -> str:
     """The stem of an English word in lower case."""
-    return _stem(word)
+    found: str = _stem(word)
+    return found
 
 
 def _simplified_table() -> dict[str, str]:

@@ -8,6 +8,7 @@ from app.remember.fill import Filler, backlog
 from app.remember.judge import judge_pair
 from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
 from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written, content_hash
+from app.remember.opinion import LlmOpinion, Opinion
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.window import Conversation, SessionConfig, Sessions, Window, end_idle_sessions, end_in, held_in
@@ -28,8 +29,10 @@ __all__ = [
     "IfTrivial",
     "Lineage",
     "Listing",
+    "LlmOpinion",
     "Message",
     "NewMemory",
+    "Opinion",
     "RememberConfig",
     "Rememberer",
     "Restored",

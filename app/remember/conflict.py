@@ -127,6 +127,20 @@ def overrules(new: str, old: str) -> Reason | None:
     return "update_words" if _MATCHES[cue.kind](a, b, match) else None
 
 
+def same_attribute(new: str, old: str) -> bool:
+    """Whether two statements are of one person and one attribute, so that a model may be asked if they contradict."""
+    a, b = statement(new), statement(old)
+    if max(len(a.words), len(b.words)) > MOST_WORDS or a.asking or b.asking or ADDED.search(a.folded):
+        return False
+    if not _one_subject(a, b) or DOUBT.search(a.folded):
+        return False
+    if any(frame.search(a.folded) and frame.search(b.folded) for frame in (_RESIDENCE, _JOB)):
+        return True
+    shared = [word for word in PREFERENCES.without(_things(a, a)) if word in b.vocabulary]
+    apart = max(len(leftover(a, b)), len(leftover(b, a)))
+    return bool(shared) and apart <= MOST_VALUE_WORDS
+
+
 def _find(a: Statement) -> tuple[Cue, re.Match[str]] | None:
     """The update words of a text, unless it adds, doubts, asks or denies."""
     if ADDED.search(a.folded) or DOUBT.search(a.folded) or len(a.words) > MOST_WORDS:
@@ -168,13 +182,20 @@ def _parts(a: Statement, match: re.Match[str]) -> tuple[Statement, Statement, St
 def _replaced(a: Statement, b: Statement, match: re.Match[str]) -> bool:
     topic, named, value = _parts(a, match)
     if named.words:
-        return not missing(named, b) and not missing(topic, b) and len(leftover(b, a)) <= MOST_VALUE_WORDS
+        return _stated(named, b) and _stated(topic, b) and len(leftover(b, a)) <= MOST_VALUE_WORDS
     rest = leftover(b, topic)
     # Of a mere name many things may be said, and only the barest can be its value.
     nameless = _things(topic, a) or (topic.words and len(missing(b, topic)) <= 1)
-    if not nameless or missing(topic, b) or len(rest) > MOST_VALUE_WORDS or not (rest or b.numbers):
+    if not nameless or not _stated(topic, b) or len(rest) > MOST_VALUE_WORDS or not (rest or b.numbers):
         return False
     return _same_class(value, rest, b, topic)
+
+
+def _stated(part: Statement, old: Statement, *, words: bool = True) -> bool:
+    """Whether the old statement has all numbers and codes of a part of the new one, and all its words."""
+    if not (set(part.numbers) <= set(old.numbers) and part.codes <= old.codes):
+        return False
+    return not words or not missing(part, old)
 
 
 def _things(topic: Statement, a: Statement) -> list[str]:
@@ -190,6 +211,9 @@ def _same_class(value: Statement, rest: Sequence[str], old: Statement, topic: St
     if value.names and rest and not _TIME.search(value.folded) and old.people and not value.people:
         return False
     numbers = [number for number in old.numbers if number not in topic.numbers]
+    codes = "".join(value.codes | set(value.numbers))
+    if value.codes != old.codes - topic.codes and [word for word in _things(value, value) if word not in codes]:
+        return False  # a code beside the value names what it is the value of
     return bool(value.numbers) == bool(numbers) and bool(value.codes) == bool(old.codes - topic.codes)
 
 
@@ -198,12 +222,12 @@ def _moved(a: Statement, b: Statement, match: re.Match[str]) -> bool:
     if _things(topic, a):  # the meeting moved to …
         return _replaced(a, b, match)
     homes = _RESIDENCE.search(b.folded) and not _NO_HOME.search(f"{a.folded} {b.folded}")
-    return bool(homes) and _another(value, b)
+    return bool(homes) and _stated(topic, b, words=False) and _another(value, b)
 
 
 def _renamed(a: Statement, b: Statement, match: re.Match[str]) -> bool:
     topic, _, value = _parts(a, match)
-    return bool(_NAME.search(b.folded)) and bool(topic.words) and not missing(topic, b) and _another(value, b)
+    return bool(_NAME.search(b.folded)) and bool(topic.words) and _stated(topic, b) and _another(value, b)
 
 
 def _now(a: Statement, b: Statement, match: re.Match[str]) -> bool:
@@ -221,8 +245,8 @@ def _ended(a: Statement, b: Statement, match: re.Match[str]) -> bool:
     topic, _, rest = _parts(a, match)
     said = statement(f"{topic.folded} {rest.folded}")
     about = [word for word in PREFERENCES.without(said.words) if word[0] not in "@?"]
-    missing = PREFERENCES.without(leftover(said, b))
-    return bool(about) and not missing and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2
+    unsaid = PREFERENCES.without(leftover(said, b))
+    return bool(about) and not unsaid and _stated(said, b, words=False) and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2
 
 
 _MATCHES: Final = {"replaced": _replaced, "moved": _moved, "renamed": _renamed, "now": _now, "ended": _ended}

@@ -113,8 +113,21 @@ async def judge(
                 earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
 
 
+async def find_far(
+    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation
+) -> list[list[Any]]:
+    """Rows of the FAR_NEIGHBOURS active memories nearest to each draft, nearest first, itself and its text left out."""
+    found = await _neighbours(transaction, tenant_id, drafts, generation, [-1.0] * len(drafts))
+    return [
+        sorted(
+            (row for row in rows if not row["same_text"] and row["distance"] is not None), key=lambda r: r["distance"]
+        )
+        for _, _, rows in found
+    ]
+
+
 def _looks_far(draft: Draft) -> bool:
-    return draft.late or denies(draft.new.content) or cued(draft.new.content)
+    return bool(draft.opinions) or draft.late or denies(draft.new.content) or cued(draft.new.content)
 
 
 def _as_neighbour(earlier: Draft, draft: Draft, similarity: float) -> Neighbour:
@@ -184,7 +197,8 @@ def _overrule(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -
     found = {
         n: reason
         for n in near
-        if n.true_since <= draft.true_since and (reason := overrules(draft.new.content, n.content)) is not None
+        if n.true_since <= draft.true_since
+        and (reason := overrules(draft.new.content, n.content) or draft.opinions.get(n.memory_id)) is not None
     }
     allowed = len(found) <= config.most_retired
     for neighbour, reason in found.items():

@@ -29,6 +29,9 @@ class RememberConfig(BaseModel, extra="forbid"):
     most_retired: int = Field(
         3, ge=0, le=100, description="Most memories that one write may overrule by its words; more go to review."
     )
+    ask_llm: bool = Field(
+        False, description="Ask the language model about conflicts before a write; it waits for the answer."
+    )
     embedding_deadline_seconds: float = Field(
         2.0, gt=0, description="Longest wait for vectors; then the memory is accepted as pending."
     )
@@ -69,12 +72,14 @@ class NewMemory:
 @dataclass(frozen=True, slots=True)
 class Written:
     """What became of one memory: outcome (created, duplicate, superseded, outdated, filtered), the memory that now says
-    it (None: filtered), links, and the reason if part or all of the text was not taken."""
+    it (None: filtered), links, the reason if part or all of the text was not taken, and who could not be asked about
+    conflicts."""
 
     outcome: str
     memory: Mapping[str, Any] | None
     related: tuple[tuple[UUID, str], ...] = ()
     reason: str | None = None
+    degraded: tuple[str, ...] = ()
 
 
 class Link(NamedTuple):
@@ -90,7 +95,8 @@ class Draft:
 
     __slots__ = (
         "actor", "content_hash", "in_review", "keywords", "large", "links", "memory_id", "new", "new_subject", "now",
-        "outcome", "outdated_by", "reason", "retired", "stated_at", "status", "subject_id", "twin_id", "windows",
+        "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status", "subject_id", "twin_id",
+        "windows",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory, actor: str, now: datetime) -> None:
@@ -108,6 +114,7 @@ class Draft:
         self.reason: str | None = None  # why part or all of the text was not taken
         self.twin_id: UUID | None = None
         self.retired: dict[UUID, str] = {}  # what it overrules, and why
+        self.opinions: dict[UUID, str] = {}  # what it contradicts, as a model says
         self.in_review: dict[UUID, str] = {}  # what it would overrule, if somebody agrees
         self.outdated_by: tuple[UUID, str] | None = None  # a newer memory that overrules it, and why
         self.links: list[Link] = []

@@ -18,6 +18,7 @@ from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_on
 from app.remember.group import LIGHT, Groups
 from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
+from app.remember.opinion import Opinion, consult
 from app.remember.settle import settled
 from app.remember.store import store
 from app.webhooks import Event, Subscriptions, tell
@@ -37,6 +38,7 @@ class Request:
     idempotency: Idempotency | None
     drafts: list[Draft]
     within: Within | None = None
+    degraded: tuple[str, ...] = ()  # what could not be asked about conflicts
     heard: bool = False  # whether somebody wants to be told
     judged: bool = False
 
@@ -72,10 +74,10 @@ class Request:
     def begin(self) -> None:
         """Before the verdict: if there was one before, in a transaction that failed, it is forgotten."""
         if self.judged:
-            vectors = [draft.windows for draft in self.drafts]
+            before = self.drafts
             self.drafts = [_draft(item, self.caller.actor, self.now) for item in self.items]
-            for draft, windows in zip(self.drafts, vectors, strict=True):
-                draft.windows = windows
+            for draft, known in zip(self.drafts, before, strict=True):
+                draft.windows, draft.opinions = known.windows, known.opinions
         self.judged = True
 
     def events(self) -> list[Event]:
@@ -97,7 +99,7 @@ class Request:
         written = [
             Written("filtered", None, reason=draft.reason)
             if draft.outcome == "filtered"
-            else replace(next(stored), reason=draft.reason)
+            else replace(next(stored), reason=draft.reason, degraded=self.degraded)
             for draft in self.drafts
         ]
         try:
@@ -116,6 +118,7 @@ class Rememberer:
     embedder: Embedder
     generation: Generation
     config: RememberConfig
+    opinions: Sequence[Opinion] = ()
     subscriptions: Subscriptions = field(init=False, repr=False, compare=False)
     _groups: Groups[Request, Answer] = field(init=False, repr=False, compare=False)
 
@@ -138,7 +141,8 @@ class Rememberer:
         `within` writes more in the same transaction, which then serves no other request; what it raises undoes all.
         What Mneme itself put into a prompt is taken out of a text; one that says nothing else, or only small talk, is
         `filtered`.
-        An embedder that is down or slower than the deadline leaves them `pending` for the worker. Raises
+        An embedder that is down or slower than the deadline leaves them `pending` for the worker; a model for conflicts
+        that is down leaves the rules alone to judge, `degraded`. Raises
         IdempotencyInProgress, IdempotencyReused, DatabaseUnavailable, PoolExhausted, DeadlineExceeded, StorageFull.
         """
         with only_once(caller.tenant_id, idempotency):
@@ -148,6 +152,8 @@ class Rememberer:
             request = Request.of(caller, settled_items, answer, now, idempotency)
             request.within = within
             await self._embed(request.kept)
+            if self.opinions and (known := [draft for draft in request.kept if draft.windows is not None]):
+                request.degraded = await consult(self.database, caller.tenant_id, known, self.generation, self.opinions)
             request.heard = await self.subscriptions.hears(caller.tenant_id)
             weight = len(items) if within is None else LIGHT + len(items)
             result = await self._groups.commit(

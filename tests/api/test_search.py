@@ -179,7 +179,7 @@ async def test_a_memory_outside_of_its_validity_is_not_found(agent: httpx2.Async
 
 
 async def test_r15_the_threshold_keeps_what_is_at_least_as_similar(agent: httpx2.AsyncClient) -> None:
-    await fill(agent, "Amy plays the violin in an orchestra", "Amy plays the violin", "a tax form is due in May")
+    await fill(agent, "Amy plays the violin", "Amy plays the violin in an orchestra", "a tax form is due in May")
     hits = await search(agent, "Amy plays the violin", weights=SIMILARITY_ONLY, explain=True, top_k=100)
     values = [hit["signals"]["similarity"]["value"] for hit in hits]
     assert values == sorted(values, reverse=True)

@@ -1,6 +1,7 @@
 """mneme eval-dedup and eval-conflict: pairs of our own on disk, the verdicts, and what a missed limit does."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ AGREEING = [("我养了一只猫", "我不再喝咖啡了"), ("Dana works at Acm
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MNEME_EMBED__PROVIDER", "hashing")
     monkeypatch.setenv("MNEME_REMEMBER__DUPLICATE_SIMILARITY", "0.1")
-    sets = {
+    sets: dict[str, Sequence[tuple[str, str, int | str]]] = {
         "mine": [(*pair, 1) for pair in SAME] + [(*pair, 0) for pair in DIFFERENT],
         "nli": [(*pair, "contradiction") for pair in CONFLICTING] + [(*pair, "neutral") for pair in AGREEING],
     }
