@@ -7,11 +7,12 @@ statement is of the same person and attribute, and the new one says outright tha
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
-from app.remember.statement import Statement, statement
+from app.remember.statement import REMEMBERED_TEXTS, Statement, folded_statement, statement
 from app.remember.twins import leftover, missing
-from app.remember.wording import PREFERENCES
+from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR
 
 Reason = Literal["update_words", "opposite"]
 Kind = Literal["ended", "replaced", "moved", "renamed", "now"]
@@ -99,22 +100,34 @@ _TIME = re.compile(
     r"|\b(?:today|tomorrow|morning|afternoon|evening|next week)\b"
 )
 _VERSION = re.compile(r"\bv?\d+(?:\.\d+)+\b")
+_DISLIKING = re.compile(
+    "|".join(
+        rf"\b{word.removesuffix('e')}(?:{'e|ing' if word.endswith('e') else ''})" if word.isascii() else word
+        for word in sorted(
+            PREFERENCES.DISLIKING | {word for word, first in STANDS_FOR.items() if first in PREFERENCES.DISLIKING}
+        )
+    )
+)
 _TAIL = re.compile(r"\bany ?more\b|了$|\bnow$|\binstead\b")
 
 
 def cued(text: str) -> bool:
     """Whether a text says that something changed: only then is it worth looking far for what it overrules."""
-    return _find(statement(text)) is not None
+    return _may_be_cued(text) and _find(statement(text)) is not None
 
 
 def denies(text: str) -> bool:
     """Whether a text denies something or dislikes it: the opposite may stand far from it."""
+    if not _may_deny(text):
+        return False
     said = statement(text)
     return len(said.words) <= MOST_WORDS and (said.negations > 0 or not PREFERENCES.turn(said.words, 0))
 
 
 def overrules(new: str, old: str) -> Reason | None:
     """Why the new statement overrules the old one; None: it does not, or nobody can tell by rules."""
+    if not (_may_be_cued(new) or _may_deny(new) or _may_deny(old)):
+        return None
     a, b = statement(new), statement(old)
     if max(len(a.words), len(b.words)) > MOST_WORDS or DOUBT.search(b.folded) or not _one_subject(a, b):
         return None
@@ -125,6 +138,22 @@ def overrules(new: str, old: str) -> Reason | None:
         return None
     cue, match = found
     return "update_words" if _MATCHES[cue.kind](a, b, match) else None
+
+
+# A first look that most texts do not pass: to take a text apart costs as much as all else of a write.
+@lru_cache(maxsize=REMEMBERED_TEXTS)
+def _may_be_cued(text: str) -> bool:
+    folded = folded_statement(text)
+    if ADDED.search(folded) or DOUBT.search(folded):
+        return False
+    folded = folded.rstrip(" .。!！")
+    return any(cue.words.search(folded) for cue in CUES)
+
+
+@lru_cache(maxsize=REMEMBERED_TEXTS)
+def _may_deny(text: str) -> bool:
+    folded = folded_statement(text)
+    return NEGATION.search(folded) is not None or _DISLIKING.search(folded) is not None
 
 
 def same_attribute(new: str, old: str) -> bool:
