@@ -1,4 +1,4 @@
-"""`mneme jobs`: which jobs there are and what they did; running one here and now; undoing what a run archived."""
+"""`mneme jobs`: which jobs there are and what they did; running one here and now; undoing what a run did."""
 
 import importlib
 import sys
@@ -20,6 +20,7 @@ from app import telemetry
 from app.cli.connect import with_database
 from app.cli.progress import SECONDS_A_LINE
 from app.clock import now
+from app.consolidate import undo_consolidation
 from app.database import Database
 from app.errand import Change, Errand
 from app.errors import EXIT_HELD
@@ -35,6 +36,7 @@ TenantOption = Annotated[UUID | None, typer.Option("--tenant", help="Only this t
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 ACTOR: Final = "command"
+WIDTH: Final = 160  # where there is no terminal
 
 
 @app.command("list")
@@ -49,10 +51,10 @@ def list_all(as_json: JsonOption = False) -> None:
     if as_json:
         _print_lines(jobs)
         return
-    table = Table("job", "runs", "next", "last run", "what it does", box=None, pad_edge=False)
+    table = _table("job", "runs", "next", "last run", "what it does")
     for job in jobs:
         table.add_row(job["job"], job["schedule"], _moment(job["next_at"]), _last(job["last_run"]), job["meaning"])
-    Console().print(table)
+    _print(table)
 
 
 @app.command()
@@ -108,14 +110,14 @@ def history(
     if as_json:
         _print_lines(runs)
         return
-    table = Table(Column("run", min_width=36), "job", "slot", "state", "took", "by", "did", box=None, pad_edge=False)
+    table = _table("run", "job", "slot", "state", "took", "by", "did")
     for one in runs:
         did = " ".join(f"{key}={value}" for key, value in one["counts"].items())
         table.add_row(
             str(one["run_id"] or "-"), one["job"], _moment(one["slot"]), _state(one), _took(one),
             one["actor"] or "schedule", f"{'dry ' if one['dry_run'] else ''}{one['error'] or did}",
         )  # fmt: skip
-    Console().print(table)
+    _print(table)
 
 
 @app.command()
@@ -123,16 +125,30 @@ def undo(
     run_id: Annotated[UUID, typer.Argument(metavar="RUN", help="Id of the run, from `mneme jobs history`.")],
     tenant: TenantOption = None,
 ) -> None:
-    """Bring back what a run archived, as long as it was not purged."""
+    """Bring back what a run archived, merged or overruled, as long as it was not purged; put away its summaries."""
 
     async def action(_: Settings, database: Database) -> tuple[int, int]:
         tenants = [tenant] if tenant is not None else [one.tenant_id for one in await list_tenants(database)]
-        undone = [await undo_run(database, one, run_id, actor=ACTOR, now=now()) for one in tenants]
+        undone = [
+            await undo(database, one, run_id, actor=ACTOR, now=now())
+            for one in tenants
+            for undo in (undo_run, undo_consolidation)
+        ]
         return sum(one.restored for one in undone), sum(one.left for one in undone)
 
     telemetry.configure_logging(service="mneme-jobs", version="", level="WARNING")
     restored, left = with_database(action)
     print(f"{restored} brought back, {left} left: others stand in their place")
+
+
+def _table(*headings: str) -> Table:
+    """Only the last column is broken into lines: what stands in the others is to be copied."""
+    *whole, last = headings
+    return Table(*(Column(heading, no_wrap=True) for heading in whole), last, box=None, pad_edge=False)
+
+
+def _print(table: Table) -> None:
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
 
 
 def _workers() -> Any:
