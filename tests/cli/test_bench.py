@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import embedded, root, schema
-from app.cli.bench import command, service, texts
+from app.cli.bench import command, growth, raw, service, texts
 from app.cli.bench.extraction import measure_extraction
 from app.cli.bench.load import BenchFailed, Connection, Timing, alternate, drive, prepared
-from app.cli.bench.parts import Size
+from app.cli.bench.parts import Report, Size
 
 
 def test_a_tiny_run_of_both_parts(cluster: embedded.EmbeddedServer, tmp_path: Path) -> None:
@@ -32,6 +32,40 @@ def test_a_tiny_run_of_both_parts(cluster: embedded.EmbeddedServer, tmp_path: Pa
     assert reports[0].stored == {"active": 2 * 5 + 8 + 2 * 3, "pending": 0}
     document = orjson.loads(orjson.dumps(command.document(reports[1])))
     assert document["timings"]["search"]["service"]["count"] == len(reports[1].timings["search"][0].milliseconds)
+
+
+def test_a_tiny_run_of_growth(cluster: embedded.EmbeddedServer, tmp_path: Path) -> None:
+    report = Report("growth")
+    growth.search_as_they_grow(cluster, tmp_path, Size(users=2, memories=6, seconds=0.2), 400, 1, report)
+    growth.look_for_the_nearest(cluster, tmp_path, 400, report)
+    assert set(report.timings) == {
+        "search, 400 memories", "search, 400 memories, 2 at once", "search, 400 memories, not held in memory",
+        "search, one of 80 subjects", "search, the only subject of a store",
+    }  # fmt: skip
+    assert all(timing.per_second > 0 for pair in report.timings.values() for timing in pair)
+    assert [target.most for target in report.targets] == [1.2, 3, 3, 3, 5, 5, 5, 5]
+    ways, found = report.tables.values()
+    assert [row["recall@10"] for name, row in found.items() if "clustered" in name] == [1.0] * 4
+    assert ways["400 memories"].keys() == {"exact ms", "index ms"}
+    command._print(report)
+    stored = asyncio.run(_stored(cluster))
+    assert stored == {"memories": 800, "subjects": 81, "usage": 800, "large": 0, "invalid": 0}
+    document = orjson.loads(orjson.dumps(command.document(report)))
+    assert document["tables"]["nearest ten that are found"] == found
+
+
+async def _stored(cluster: embedded.EmbeddedServer) -> dict[str, int]:
+    connection = await raw.connect(cluster, "grown", teach=None)
+    try:
+        row = await connection.fetchrow("""
+            SELECT count(*) AS memories, count(DISTINCT m.subject_id) AS subjects, count(u.memory_id) AS usage,
+                   count(*) FILTER (WHERE m.ann) AS large,
+                   count(*) FILTER (WHERE m.embedding IS NULL OR m.status <> 'active') AS invalid
+            FROM memories m LEFT JOIN memory_usage u USING (tenant_id, subject_id, memory_id)
+        """)
+    finally:
+        await connection.close()
+    return dict(row)
 
 
 def test_a_tiny_run_of_extraction(cluster: embedded.EmbeddedServer, tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from rich.table import Table
 from app.cli import embedded, schema
 from app.cli.bench import service
 from app.cli.bench.extraction import Figures, measure_extraction
+from app.cli.bench.growth import measure_growth
 from app.cli.bench.load import BenchFailed, Timing
 from app.cli.bench.parts import Report, Size, model_part, service_part
 from app.cli.bench.service import Service
 
-Part = Literal["model", "service", "extraction"]
+Part = Literal["model", "service", "growth", "extraction"]
 PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Coroutine[Any, Any, Report]]]]] = {
     "model": ("bundled", model_part),
     "service": ("hashing", service_part),
@@ -31,19 +32,24 @@ PERCENTS: Final = (50, 95, 99)
 
 def bench(
     only: Annotated[
-        Part | None, typer.Option(help="Run one part: `model` (bundled), `service` or `extraction` (hashing).")
+        Part | None,
+        typer.Option(help="Run one part: model (bundled), service, growth or extraction (hashing)."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Length of each search phase.")] = 4.0,
     users: Annotated[int, typer.Option(min=1, max=80, help="Concurrent users.")] = 50,
     memories: Annotated[int, typer.Option(min=4, max=1000, help="Memories of each user (part service).")] = 200,
+    rows: Annotated[int, typer.Option(min=100, max=1_000_000, help="Memories of the largest subject (growth).")] = (
+        100_000
+    ),
     processes: Annotated[int, typer.Option(min=1, max=64, help="Processes of the API.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a service of its own, on an embedded PostgreSQL in a temporary folder, beside plain SQL of the same run.
 
     Part `model`: concurrent sessions write 5 memories each, then search, embedding included. Part `service`: users ×
-    memories with an embedder that costs nothing, so that only the service is measured. Part `extraction`: conversations
-    accepted and waited for, and how fast a worker drains them, by rules and with a language model of 800 ms.
+    memories with an embedder that costs nothing, so that only the service is measured. Part `growth`: what a search
+    costs as subjects and stores grow, and what the vector index finds. Part `extraction`: conversations accepted and
+    waited for, and how fast a worker drains them, by rules and with a language model of 800 ms.
     """
     size = Size(users, memories, seconds)
     with tempfile.TemporaryDirectory(prefix="mneme-bench-") as folder:
@@ -51,6 +57,8 @@ def bench(
         server = embedded.start(directory / "postgres")
         try:
             reports = [measure(server, directory, part, size, processes) for part in PARTS if only in (None, part)]
+            if only in (None, "growth"):
+                reports.append(measure_growth(directory, size, rows, processes))
             conversations = only in (None, "extraction")
             extraction = measure_extraction(server, directory, size, processes) if conversations else None
         except BenchFailed as error:
@@ -99,6 +107,7 @@ def document(report: Report) -> dict[str, object]:
         "cpu_seconds": report.usage,
         "memory_mb": {"api_peak": round(report.api_peak_mb), "database": round(report.database_mb)},
         "memories": report.stored,
+        "tables": report.tables,
     }  # fmt: skip
 
 
@@ -153,8 +162,20 @@ def _print(report: Report) -> None:
     for phase, used in report.usage.items():
         costs.add_row(phase, *(f"{value:.2f}" for value in (used.api, used.model, used.database, used.load)))
     console.print(costs)
+    _print_tables(console, report)
     stored = ", ".join(f"{count:,} {status}" for status, count in report.stored.items())
     console.print(
         f"Peak memory: API{' with model' if report.part == 'model' else ''} {report.api_peak_mb:,.0f} MB, "
         f"database {report.database_mb:,.0f} MB. Memories: {stored}.\n"
     )
+
+
+def _print_tables(console: Console, report: Report) -> None:
+    for title, rows in report.tables.items():
+        table = Table("", title=title, title_justify="left")
+        columns = list(next(iter(rows.values())))
+        for column in columns:
+            table.add_column(column, justify="right")
+        for name, values in rows.items():
+            table.add_row(name, *(f"{values[column]:.3g}" for column in columns))
+        console.print(table)

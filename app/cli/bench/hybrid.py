@@ -78,7 +78,8 @@ class Hybrid:
     async def connect(server: EmbeddedServer, database: str, *, large: bool) -> "Hybrid":
         """Log in as the superuser; `large`: by vector index and postings."""
         connection = await raw.connect(server, database, teach=register_codecs)
-        await connection.execute(f"SET hnsw.ef_search = {ARM}; SET jit = off")
+        # Else the planner would now and then read and sort a subject instead of its vector index.
+        await connection.execute(f"SET hnsw.ef_search = {ARM}; SET jit = off; SET enable_sort = off")
         statement = await connection.prepare(BY_INDEX if large else EXACT)
         return Hybrid(connection, lambda asked: statement.fetch(*asked))
 

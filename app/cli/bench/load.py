@@ -137,12 +137,12 @@ async def drive(lanes: Sequence[Lane], seconds: float) -> Timing:
     return timing
 
 
-async def alternate(left: Lane, right: Lane) -> tuple[Timing, Timing]:
-    """Run two lanes in turn, one item of each, so that whatever disturbs the machine disturbs both."""
-    timings = Timing(), Timing()
+async def alternate(*lanes: Lane) -> tuple[Timing, ...]:
+    """Run lanes in turn, one item of each, so that whatever disturbs the machine disturbs all."""
+    timings = tuple(Timing() for _ in lanes)
     async with asyncio.timeout(LONGEST_PHASE_SECONDS):
-        for pair in zip(left[1], right[1], strict=False):
-            for timing, (call, _), item in zip(timings, (left, right), pair, strict=True):
+        for items in zip(*(lane[1] for lane in lanes), strict=False):
+            for timing, (call, _), item in zip(timings, lanes, items, strict=True):
                 sent = perf_counter()
                 await call(item)
                 timing.milliseconds.append((perf_counter() - sent) * 1000)

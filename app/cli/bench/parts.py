@@ -61,6 +61,8 @@ class Report:
     api_peak_mb: float = 0.0
     database_mb: float = 0.0
     stored: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """Further figures: title -> row -> column -> value."""
 
 
 @dataclass(slots=True)
@@ -121,21 +123,21 @@ async def model_part(service: Service, size: Size) -> Report:
             service_lanes = [(each.post, _writes(f"s{n}", written[n])) for n, each in enumerate(desk.http)]
             served = await drive(service_lanes, 60)
         rows = [row for subject, contents in zip(subjects, written, strict=True) for row in _rows(subject, contents)]
-        plain = await drive(_shared([each.insert for each in desk.plain], rows), 60)
+        plain = await drive(shared([each.insert for each in desk.plain], rows), 60)
         desk.report.timings[at_once] = served, plain
         await raw.settle(service.server, service.database)
 
         users = [f"s{n}" for n in range(size.users)]
-        questions = _questions("model", users, size.seconds)
+        questions = asking("model", users, size.seconds)
         uncached, cached = f"search, {size.users} at once", f"search, {size.users} at once, cached queries"
         with desk.phase(uncached):
-            served = await drive(_shared([each.post for each in desk.http], questions), size.seconds)
-        plain = await drive(_shared([each.select for each in desk.plain], _vectors(subjects)), size.seconds / 2)
+            served = await drive(shared([each.post for each in desk.http], questions), size.seconds)
+        plain = await drive(shared([each.select for each in desk.plain], _vectors(subjects)), size.seconds / 2)
         desk.report.timings[uncached] = served, plain
         asked = questions[: len(users)]
-        await drive(_shared([each.post for each in desk.http], asked), 60)
+        await drive(shared([each.post for each in desk.http], asked), 60)
         with desk.phase(cached):
-            served = await drive(_shared([each.post for each in desk.http], cycle(asked)), size.seconds / 2)
+            served = await drive(shared([each.post for each in desk.http], cycle(asked)), size.seconds / 2)
         desk.report.timings[cached] = served, plain
 
         for name, phase, most in (("write p95", at_once, 500.0), ("search p95", uncached, 200.0)):
@@ -190,7 +192,7 @@ async def _writes_at_once(desk: Desk, subjects: Sequence[UUID], written: Sequenc
     with desk.phase(name):
         for _ in range(ROUNDS):
             some = islice(rows, turn * desk.size.users)
-            plain.add(await drive(_shared([each.insert for each in desk.plain], some), 60))
+            plain.add(await drive(shared([each.insert for each in desk.plain], some), 60))
             served.add(await drive([(h.post, islice(r, turn)) for h, r in zip(desk.http, requests, strict=True)], 60))
     desk.report.timings[name] = served, plain
     desk.rate("writes a second, at once", name, 6)
@@ -199,7 +201,7 @@ async def _writes_at_once(desk: Desk, subjects: Sequence[UUID], written: Sequenc
 async def _searches(desk: Desk, subjects: Sequence[UUID]) -> None:
     size = desk.size
     users = [f"u{n}" for n in range(size.users)]
-    questions = iter(_questions("service", users, 2 * size.seconds))
+    questions = iter(asking("service", users, 2 * size.seconds))
     vectors = _vectors(subjects)
     alone = round(size.seconds * 100)
     with desk.phase("search"):
@@ -212,8 +214,8 @@ async def _searches(desk: Desk, subjects: Sequence[UUID]) -> None:
     name = f"search, {size.users} at once"
     with desk.phase(name):
         for _ in range(ROUNDS):
-            plain.add(await drive(_shared([each.select for each in desk.plain], vectors), size.seconds / ROUNDS / 2))
-            served.add(await drive(_shared([each.post for each in desk.http], questions), size.seconds / ROUNDS))
+            plain.add(await drive(shared([each.select for each in desk.plain], vectors), size.seconds / ROUNDS / 2))
+            served.add(await drive(shared([each.post for each in desk.http], questions), size.seconds / ROUNDS))
     desk.report.timings[name] = served, plain
     desk.rate("searches a second, at once", name, 7)
 
@@ -223,18 +225,19 @@ async def _warm_up(desk: Desk) -> None:
     contents = list(islice(texts.memories("warm-up"), 8))
     subject = uuid7()
     batch = prepared(BATCH, {"items": [_memory("w", text) for text in contents]})
-    questions = _questions("warm-up", ["w"], 0.1)
+    questions = asking("warm-up", ["w"], 0.1)
     for each in desk.plain:
         await each.insert_many(raw.columns(_rows(subject, contents)))
     await desk.http[0].post(batch)
     await drive([(each.post, _writes(f"w{n}", contents[:3])) for n, each in enumerate(desk.http)], 60)
     await drive([(each.insert, _rows(subject, contents)) for each in desk.plain], 60)
-    await drive(_shared([each.post for each in desk.http], questions), 60)
+    await drive(shared([each.post for each in desk.http], questions), 60)
     vectors = _vectors([subject])
     await drive([(each.select, islice(vectors, 8)) for each in desk.plain], 60)
 
 
-def _shared(calls: Sequence[Any], items: Any) -> list[Lane]:
+def shared(calls: Sequence[Any], items: Any) -> list[Lane]:
+    """One closed loop for each call, over items that all of them take from."""
     iterator = iter(items)
     return [(call, iterator) for call in calls]
 
@@ -259,7 +262,8 @@ def _rows(subject_id: UUID, contents: Sequence[str]) -> list[raw.Row]:
     return [raw.row(subject_id, text) for text in contents]
 
 
-def _questions(seed: str, users: Sequence[str], seconds: float) -> list[bytes]:
+def asking(seed: str, users: Sequence[str], seconds: float) -> list[bytes]:
+    """Distinct searches as requests, of the users in turn, for a phase of some seconds."""
     count = max(len(users), round(seconds * ENOUGH_A_SECOND))
     asked = zip(islice(texts.questions(seed), count), cycle(users), strict=False)
     return [prepared(SEARCH, {"query": text, "user_id": user, "top_k": raw.TOP_K}) for text, user in asked]

@@ -91,7 +91,7 @@ def clustered(seed: int, count: int) -> NDArray[np.float32]:
 
 async def _before(server: EmbeddedServer, database: str, tenant_id: UUID, lots: Sequence[Lot]) -> None:
     async with _connected(server, database) as connection:
-        subjects = [(tenant_id, _subject(user), user, lot.large, now()) for lot in lots for user in lot.users]
+        subjects = [(tenant_id, subject_of(user), user, lot.large, now()) for lot in lots for user in lot.users]
         columns = ("tenant_id", "subject_id", "user_id", "ann", "created_at")
         await connection.copy_records_to_table("subjects", records=subjects, columns=columns)
         await connection.execute("DROP INDEX memories_ann_g1; CREATE TABLE bench_indexes (back text)")
@@ -117,8 +117,8 @@ async def _connected(server: EmbeddedServer, database: str) -> AsyncIterator[raw
         await connection.close()
 
 
-def _subject(user: str) -> UUID:
-    """The same id in every process."""
+def subject_of(user: str) -> UUID:
+    """The id of a user's subject, the same in every process."""
     return UUID(bytes=content_hash(user))
 
 
@@ -134,7 +134,7 @@ def _load_part(server: EmbeddedServer, database: str, tenant_id: UUID, lot: Lot,
     draw = np.random.default_rng([2, start]).integers(0, 1_000_000, size=count)
     memories, terms = [], []
     for number, (content, vector, drawn) in enumerate(zip(contents, vectors, draw.tolist(), strict=True), start):
-        subject_id, memory_id = _subject(lot.users[number % len(lot.users)]), uuid7()
+        subject_id, memory_id = subject_of(lot.users[number % len(lot.users)]), uuid7()
         moment = now() - timedelta(minutes=lot.rows - number)
         keywords = keyword_vector(content)
         tags = ["bench", *(tag for tag, share in SHARES.items() if drawn % share == 0)]
