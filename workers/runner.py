@@ -144,7 +144,8 @@ class Runner:
             await self._run_turn(job, turn, Errand(now(), tenant_id=turn.slot.tenant_id, dry_run=turn.slot.dry_run))
 
     async def _run_turn(self, job: Job, turn: Turn, errand: Errand) -> None:
-        errand.run_id, errand.budget_seconds = turn.run_id, self.context.settings.jobs.budget_seconds
+        config = self.context.settings.jobs
+        errand.run_id, errand.budget_seconds, errand.rest = turn.run_id, config.budget_seconds, config.rest
         await self._told(job, errand, self._leased(job, turn, errand))
 
     async def _told(self, job: Job, errand: Errand, work: Awaitable[int]) -> None:

@@ -126,6 +126,7 @@ async def _purge(database: Database, tenant_id: UUID, errand: Errand, before: da
             if row["memory_id"] in gone:
                 reason = f"archived by {row['rule']} on {row['archived_at']:%Y-%m-%d}"
                 errand.note(Change(tenant_id, row["memory_id"], PURGED, reason, "archived", "deleted"))
+        await errand.pause()
         if len(rows) < BATCH:
             return
         after = rows[-1]["archived_at"], rows[-1]["memory_id"]

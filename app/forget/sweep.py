@@ -83,6 +83,7 @@ class _Sweep:
                 await self._postpone(postponed)
             if left is not None:
                 left -= len(chosen)
+            await self.errand.pause()
             if len(rows) < BATCH:
                 return
             after = rows[-1]["due"], rows[-1]["memory_id"]

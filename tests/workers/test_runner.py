@@ -289,4 +289,20 @@ def test_an_errand_is_over_when_its_time_is_up() -> None:
     assert errand.counts == {"unfinished": 1}
 
 
+async def test_an_errand_pauses_as_long_as_its_batch_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    errand = Errand(NOON, rest=2.0)
+    errand._resumed -= 0.25  # the batch took a quarter of a second
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await errand.pause()
+    errand._resumed -= 600
+    await errand.pause()
+    await Errand(NOON).pause()
+    assert pauses == [pytest.approx(0.5, abs=0.2), 5.0]
+
+
 _ROW = sql("SELECT * FROM job_runs WHERE job = :job ORDER BY slot DESC LIMIT 1")
