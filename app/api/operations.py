@@ -46,7 +46,7 @@ class ExtractedFact(BaseModel):
     `message` is the number of the message that it was found in, from 0."""
 
     memory_id: UUID | None
-    outcome: Literal["created", "duplicate", "superseded", "filtered", "quarantined"]
+    outcome: Literal["created", "duplicate", "superseded", "outdated", "filtered", "quarantined"]
     reason: str | None
     kind: str
     key: str | None

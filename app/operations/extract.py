@@ -143,7 +143,7 @@ async def _keep_sources(
 
 
 def _new_rows(written: Written) -> list[UUID]:
-    if written.outcome in {"created", "superseded"} and written.memory is not None:
+    if written.outcome in {"created", "superseded", "outdated"} and written.memory is not None:
         return [written.memory["id"]]
     return [memory_id for memory_id, relation in written.related if relation == "duplicate"]
 

@@ -17,7 +17,9 @@ from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
 from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig
+from app.remember.news import overruled
 from app.remember.store import retire
+from app.webhooks import tell
 from app.wire import halfvec
 
 ACTOR = "worker"
@@ -97,6 +99,7 @@ class Filler:
         )
         if changed:
             await retire(transaction, tenant_id, [draft])
+            await tell(transaction, tenant_id, overruled(draft, draft.retired))
             await transaction.execute(_UNQUEUE, tenant_id=tenant_id, memories=[draft.memory_id])
         return bool(changed)
 

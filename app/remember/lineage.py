@@ -18,7 +18,9 @@ from app.errors import DuplicateContent, NotFound, NotRestorable
 from app.guard import Caller
 from app.kinds import KINDS
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
+from app.remember.news import deprecated
 from app.remember.shelf import visible
+from app.webhooks import tell
 
 MOST_STEPS: Final = 8
 MOST_MEMORIES: Final = 200
@@ -103,6 +105,9 @@ async def restore(database: Database, caller: Caller, memory_id: UUID, *, now: d
         names = {"tenant_id": caller.tenant_id, "subject_id": row["subject_id"], "memory_id": memory_id}
         due = None if row["pinned"] else KINDS[row["kind"]].forget_at(row["importance"], row["access_count"], now)
         left = await _restore(transaction, caller, names, was, due, now) if was != "active" else ()
+        scope = row["user_id"], row["agent_id"]
+        ends = [deprecated(row["subject_id"], rival, memory_id, scope, now) for rival in left]
+        await tell(transaction, caller.tenant_id, ends)
         memory = as_json(await visible(transaction, caller, memory_id))
     if was != "active":
         telemetry.MEMORIES_RESTORED.labels(was).inc()

@@ -18,10 +18,11 @@ from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_on
 from app.remember.group import LIGHT, Groups
 from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig, Written
+from app.remember.news import news_of
 from app.remember.opinion import Opinion, consult
 from app.remember.settle import settled
 from app.remember.store import store
-from app.webhooks import Event, Subscriptions, tell
+from app.webhooks import Subscriptions, tell
 
 Within = Callable[[Transaction, Sequence[Written]], Awaitable[None]]
 """What else is written in the transaction of a request, told what became of its memories."""
@@ -79,20 +80,6 @@ class Request:
             for draft, known in zip(self.drafts, before, strict=True):
                 draft.windows, draft.opinions = known.windows, known.opinions
         self.judged = True
-
-    def events(self) -> list[Event]:
-        """What somebody may want to know of it."""
-        found = []
-        for draft in self.kept:
-            assert draft.subject_id is not None
-            whose = {"user_id": draft.new.user_id, "agent_id": draft.new.agent_id}
-            if draft.twin_id is None:
-                data = {"memory_id": str(draft.memory_id), "kind": draft.new.kind, "key": draft.new.key, **whose}
-                found.append(Event("memory.created", draft.subject_id, data, self.now))
-            for memory_id in draft.retired:
-                data = {"memory_id": str(memory_id), "superseded_by": str(draft.memory_id), **whose}
-                found.append(Event("memory.deprecated", draft.subject_id, data, self.now))
-        return found
 
     def conclude(self, stored: Iterator[Written]) -> tuple[Answer | MnemeError, list[Written]]:
         """The answer and what became of each; raises what it refuses with, unless nothing was stored anyway."""
@@ -191,7 +178,8 @@ class Rememberer:
                 keep.append((request.idempotency, answer, request.now))
         if keep:
             await keep_answers(transaction, tenant_id, keep)
-        await tell(transaction, tenant_id, [event for request in new if request.heard for event in request.events()])
+        if any(request.heard for request in new):
+            await tell(transaction, tenant_id, news_of(drafts))
         for within, written in besides:
             await within(transaction, written)
         return [answers[request] for request in requests]

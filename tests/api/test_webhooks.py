@@ -132,6 +132,20 @@ async def test_only_the_events_that_are_wanted_are_told_and_repeats_are_none(
     assert [body["type"] for body in receiver.bodies] == ["memory.deprecated"]
 
 
+async def test_what_a_restored_memory_pushes_out_and_what_comes_too_late_is_told_too(
+    client: httpx2.AsyncClient, courier: Courier, receiver: Endpoint
+) -> None:
+    await register(client, receiver.url, "memory.deprecated")
+    first, second = await write(client, *WRITES)
+    assert (await client.post(f"/v1/memories/{first}:restore")).status_code == 200
+    late = WRITES[1] | {"content": "芒果过敏已治愈", "event_at": "2020-01-01T00:00:00Z"}
+    old = (await client.post("/v1/memories", json=late)).json()
+    assert old["outcome"] == "outdated"
+    await deliver(courier)
+    told = [(body["data"]["memory_id"], body["data"]["superseded_by"]) for body in receiver.bodies]
+    assert told == [(first, second), (second, first), (old["id"], first)]
+
+
 async def test_without_a_webhook_nothing_is_written(
     client: httpx2.AsyncClient, database: Database, tenant: UUID
 ) -> None:
