@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import embedded, root, schema
-from app.cli.bench import command, growth, raw, service, texts
+from app.cli.bench import command, growth, night, raw, service, texts
 from app.cli.bench.extraction import measure_extraction
 from app.cli.bench.load import BenchFailed, Connection, Timing, alternate, drive, prepared
 from app.cli.bench.parts import Report, Size
@@ -52,6 +52,15 @@ def test_a_tiny_run_of_growth(cluster: embedded.EmbeddedServer, tmp_path: Path) 
     assert stored == {"memories": 800, "subjects": 81, "usage": 800, "large": 0, "invalid": 0}
     document = orjson.loads(orjson.dumps(command.document(report)))
     assert document["tables"]["nearest ten that are found"] == found
+
+
+def test_a_tiny_night(cluster: embedded.EmbeddedServer, tmp_path: Path) -> None:
+    report = night.measure_night(cluster, tmp_path, Size(users=2, memories=6, seconds=0.1))
+    assert report.tables["clean-up"]["all of it"]["archived"] == 4 * 2 * 6
+    assert all(figures["a second"] > 0 for figures in report.tables["search, milliseconds"].values())
+    assert [target.most for target in report.targets] == [1.5]
+    command._print(report)
+    assert orjson.loads(orjson.dumps(command.document(report)))["part"] == "night"
 
 
 async def _stored(cluster: embedded.EmbeddedServer) -> dict[str, int]:

@@ -19,10 +19,11 @@ from app.cli.bench import service
 from app.cli.bench.extraction import Figures, measure_extraction
 from app.cli.bench.growth import measure_growth
 from app.cli.bench.load import BenchFailed, Timing
+from app.cli.bench.night import measure_night
 from app.cli.bench.parts import Report, Size, model_part, service_part
 from app.cli.bench.service import Service
 
-Part = Literal["model", "service", "growth", "extraction"]
+Part = Literal["model", "service", "growth", "extraction", "night"]
 PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Coroutine[Any, Any, Report]]]]] = {
     "model": ("bundled", model_part),
     "service": ("hashing", service_part),
@@ -33,7 +34,7 @@ PERCENTS: Final = (50, 95, 99)
 def bench(
     only: Annotated[
         Part | None,
-        typer.Option(help="Run one part: model (bundled), service, growth or extraction (hashing)."),
+        typer.Option(help="Run one part: model (bundled), service, growth, extraction or night (hashing)."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Length of each search phase.")] = 4.0,
     users: Annotated[int, typer.Option(min=1, max=80, help="Concurrent users.")] = 50,
@@ -49,7 +50,8 @@ def bench(
     Part `model`: concurrent sessions write 5 memories each, then search, embedding included. Part `service`: users ×
     memories with an embedder that costs nothing, so that only the service is measured. Part `growth`: what a search
     costs as subjects and stores grow, and what the vector index finds. Part `extraction`: conversations accepted and
-    waited for, and how fast a worker drains them, by rules and with a language model of 800 ms.
+    waited for, and how fast a worker drains them, by rules and with a language model of 800 ms. Part `night`: searches
+    by day and during the clean-up.
     """
     size = Size(users, memories, seconds)
     with tempfile.TemporaryDirectory(prefix="mneme-bench-") as folder:
@@ -59,6 +61,8 @@ def bench(
             reports = [measure(server, directory, part, size, processes) for part in PARTS if only in (None, part)]
             if only in (None, "growth"):
                 reports.append(measure_growth(directory, size, rows, processes))
+            if only in (None, "night"):
+                reports.append(measure_night(server, directory, size, processes))
             conversations = only in (None, "extraction")
             extraction = measure_extraction(server, directory, size, processes) if conversations else None
         except BenchFailed as error:
