@@ -5,7 +5,7 @@ Invariant: the index only proposes. Every proposed row is measured exactly like 
 subject's document frequencies; where the index gives fewer rows than it should, the subject is measured whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -31,6 +31,7 @@ WORDED = 100  # rows that the postings propose
 LATEST = 400  # latest rows, of which those that pass the filters are proposed
 MANY = 5  # times as many nearest and worded where a search asks for more hits than MOST_USUAL
 MOST_USUAL = 20
+SELECTIVE = 28  # of LATEST: where filters pass fewer (7 %), what passes is measured whole; the index would miss some
 PROBED = 10  # nearest memories that a probe compares
 POSTINGS_READ = 3_000  # postings read for one query: those of its rarest words
 FRESH_SECONDS = 5.0  # a subject's move to the index is noticed after this time; until then it is measured whole
@@ -103,7 +104,7 @@ async def find_in_large(
         "rare_ids": [term_id for term_id, _ in rare],
         "rare_weights": [weight for _, weight in rare],
     }
-    if "vector" in shape.vectors or rare:
+    if ("vector" in shape.vectors or rare) and not await _is_selective(transaction, shape, values):
         await transaction.execute(IN_ORDER_OF_INDEX)
         own = any(subject.user_id is not None for subject in large)
         times = 1 if query.top_k <= MOST_USUAL else MANY
@@ -117,6 +118,15 @@ async def find_in_large(
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
     packed = await transaction.fetch_value(_whole(shape), **values)
     return columns(packed, asked, shape), statistics
+
+
+async def _is_selective(transaction: Transaction, shape: Shape, values: Mapping[str, Any]) -> bool:
+    """Whether the filters pass so little, judged by the latest rows, that the index is of no use."""
+    if shape.past or not (shape.filters or shape.agent):
+        return False
+    await transaction.execute(IN_ORDER_OF_INDEX)
+    passing = await transaction.fetch_value(_passing(shape), **values)
+    return bool(passing < SELECTIVE * len(values["large"]))
 
 
 async def _statistics(
@@ -216,13 +226,7 @@ def _proposed(shape: Shape, dimension: int, own_is_large: bool, times: int = 1) 
             ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED * times}
         ), latest AS (
             SELECT {record(shape)} AS packed
-            FROM unnest(cast(:large AS uuid[])) AS one (subject_id)
-            CROSS JOIN LATERAL (
-                SELECT * FROM memories m
-                WHERE m.tenant_id = :tenant_id AND m.subject_id = one.subject_id
-                ORDER BY m.memory_id DESC LIMIT {LATEST}
-            ) AS m
-            WHERE {alive(shape)} AND ({matching(shape)}) AND {"false" if shape.past else "true"}
+            FROM {_LATEST} WHERE {alive(shape)} AND ({matching(shape)}) AND {"false" if shape.past else "true"}
               AND m.memory_id NOT IN (SELECT memory_id FROM near)
               AND m.memory_id NOT IN (SELECT memory_id FROM worded)
         ), others AS (
@@ -234,6 +238,11 @@ def _proposed(shape: Shape, dimension: int, own_is_large: bool, times: int = 1) 
         )
         SELECT (SELECT string_agg(packed, '') FROM found) AS packed, (SELECT count(*) FROM near) AS nearest
     """)
+
+
+@lru_cache(maxsize=256)
+def _passing(shape: Shape) -> Statement:
+    return sql(f"SELECT count(*) FROM {_LATEST} WHERE {alive(shape)} AND ({matching(shape)})")
 
 
 @lru_cache(maxsize=256)
@@ -252,6 +261,13 @@ _SMALL_OWN_AND_SHARED = """
         ARRAY(SELECT subject_id FROM subjects WHERE tenant_id = :tenant_id AND user_id = :user_id)
         || cast(:small_shared AS uuid[])
     )
+"""
+_LATEST = f"""
+    unnest(cast(:large AS uuid[])) AS one (subject_id)
+    CROSS JOIN LATERAL (
+        SELECT * FROM memories m WHERE m.tenant_id = :tenant_id AND m.subject_id = one.subject_id
+        ORDER BY m.memory_id DESC LIMIT {LATEST}
+    ) AS m
 """
 _NOTHING = "SELECT NULL::uuid AS memory_id, NULL::bytea AS packed WHERE false"
 _LARGE: Any = sql("""

@@ -21,7 +21,7 @@ class RecallConfig(BaseModel, extra="forbid"):
         1.0, gt=0, description="Longest wait for the query's vector; then keywords answer, marked degraded."
     )
     exact_scan_rows: int = Field(
-        15_000, ge=100, description="Active memories above which a subject moves to the vector index and postings."
+        5_000, ge=100, description="Active memories above which a subject moves to the vector index and postings."
     )
     diversity: float = Field(
         0.2, ge=0, le=1, description="How much near-equal hits give way to others: 0 not at all, 1 as far as they can."

@@ -120,6 +120,7 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
         "small": (candidates._select(shape), ("memories_subject_status_idx on memories m", "memory_windows_pkey")),
         "large": (large._proposed(shape, DIMENSION, True), (*near, "memory_windows_pkey")),
         "large beside small": (large._proposed(shape, DIMENSION, False), (*near, "memory_windows_pkey")),
+        "passing": (large._passing(shape), ("memories_pkey on memories m",)),
         "probe": (large._probed(shape, DIMENSION), near[:1]),
         "whole": (large._whole(shape), ("memories_subject_status_idx on memories m",)),
         "marked": (large._LARGE, ("subjects_large_idx",)),
@@ -139,7 +140,7 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
             "small_shared": [DEFAULT_TENANT_ID], "terms": rare, "rare_ids": rare, "rare_weights": [1.0] * len(rare),
         }  # fmt: skip
         for name, (statement, indexes) in wanted.items():
-            if name in ("large", "large beside small", "probe"):
+            if name in ("large", "large beside small", "passing", "probe"):
                 if user_id != "large":
                     continue  # is never asked this
                 await transaction.execute(IN_ORDER_OF_INDEX)
@@ -155,7 +156,7 @@ async def test_the_verdict_on_a_write(store: Store, user_id: str, generic: bool)
     statement = judge._neighbours_statement(store.generation.generation_id, DIMENSION)
     values = {
         "tenant_id": DEFAULT_TENANT_ID, "numbers": [0], "users": [user_id], "agents": [None], "hashes": [b"x"],
-        "keys": ["slot"], "embeddings": [halfvec(VECTOR)], "most_distance": 0.1, "neighbours": 3,
+        "keys": ["slot"], "embeddings": [halfvec(VECTOR)], "distances": [0.1], "counts": [3],
     }  # fmt: skip
     async with store.database.write(DEFAULT_TENANT_ID) as transaction:
         found = await plan(transaction, statement, values, generic=generic)
