@@ -4,6 +4,7 @@ What the two texts share is taken away; what is left over decides. A word left o
 close the vectors are. Numbers, codes, negation, people and opposites must agree.
 """
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from app.remember.statement import Statement, statement
 from app.remember.wording import FRAME, LONE_CHARACTERS, OPPOSITES, STANDS_FOR
 
 Verdict = Literal["same", "unsure", "different"]
+FIGURES: Final = re.compile(r"[0-9]+")
 MOST_BESIDES: Final = 2
 """Words that the old statement about a person may have beside what the new one says."""
 
@@ -25,6 +27,8 @@ def compare(new: str, old: str) -> Verdict:
     but more than wording differs; whoever can read may decide. A statement about a person may be worded freely; of any
     other text (a question, prose) each word counts, and their order.
     """
+    if _other_figures(new, old):
+        return "different"
     a, b = statement(new), statement(old)
     if _disagree(a, b):
         return "different"
@@ -40,6 +44,16 @@ def compare(new: str, old: str) -> Verdict:
         return "same" if said and len(besides) <= MOST_BESIDES and one_person else "unsure"
     alike = a.asking == b.asking and a.persons == b.persons and len(a.words) == len(b.words)
     return "same" if alike and not (added or besides or _moved(a.words, b.words)) else "unsure"
+
+
+def _other_figures(new: str, old: str) -> bool:
+    """Whether the figures of two texts differ at a glance: most neighbours need not be taken apart to be told apart."""
+    return FIGURES.findall(new) != FIGURES.findall(old) and not (_has_numerals(new) or _has_numerals(old))
+
+
+def _has_numerals(text: str) -> bool:
+    """Whether something stands for figures and is none: Chinese numerals, digits of other scripts."""
+    return not text.isascii() and any(c > "\x7f" and (c.isnumeric() or c in "两兩半") for c in text)
 
 
 def _disagree(a: Statement, b: Statement) -> bool:

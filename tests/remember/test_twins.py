@@ -57,6 +57,8 @@ SAME = [
     ("My mom works as a nurse", "My mother is a nurse"),
     ("I like window seats", "The user prefers window seats"),
     ("我今年三岁", "我今年3岁"),
+    ("我今年３岁", "我今年3岁"),
+    ("我有两个孩子", "我有2个孩子"),
     ("我身高180cm", "我的身高是180厘米"),
     ("我爸爸在成都上班", "我父亲在成都工作呢"),
     ("我特别喜欢爬山", "我挺爱登山的"),
