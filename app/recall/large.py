@@ -24,7 +24,7 @@ from app.recall.profile import IN_ORDER_OF_INDEX
 from app.recall.query import Candidates, Query
 from app.recall.signals import Floats, Statistics
 
-# Measured on 100,000 memories against a scan of all (docs/decisions/0010): more nearest or more best-worded cost more
+# Measured on 100,000 memories against a scan of all (docs/decisions/0015): more nearest or more best-worded cost more
 # and change hits little; without the latest, a third of the best ten is missed.
 NEAREST = 100  # rows that the vector index proposes: as many as one walk of it finds (hnsw.ef_search)
 WORDED = 100  # rows that the postings propose
