@@ -26,6 +26,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from app.backup import BackupConfig
+from app.consolidate import ConsolidateConfig
 from app.database import DatabaseConfig
 from app.embed import EmbedConfig, NliConfig, RerankConfig
 from app.errors import StartupRefused
@@ -142,6 +143,7 @@ class Settings(BaseSettings):
     worker: WorkerConfig = Field(default_factory=WorkerConfig)
     backup: BackupConfig = Field(default_factory=BackupConfig)
     forget: ForgetConfig = Field(default_factory=ForgetConfig)
+    consolidate: ConsolidateConfig = Field(default_factory=ConsolidateConfig)
     jobs: JobsConfig = Field(default_factory=JobsConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 

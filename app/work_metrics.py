@@ -67,6 +67,14 @@ WEBHOOKS_OLDEST_SECONDS = Gauge(
 )
 
 MEMORIES_FORGOTTEN = Counter("mneme_memories_forgotten_total", "Memories archived by a rule.", ["rule"])
+MEMORIES_CONSOLIDATED = Counter(
+    "mneme_memories_consolidated_total", "Memories merged, overruled or told in a summary, by the job or why.", ["job"]
+)
+PAIRS_APART = Counter("mneme_pairs_apart_total", "Pairs that were candidates for the same, and are not.")
+SUMMARIES = Counter("mneme_summaries_total", "Summaries made of old memories, by whom.", ["by"])
+CONSOLIDATION_DEGRADED = Counter(
+    "mneme_consolidation_degraded_total", "What a run of consolidation could not ask, embed or believe.", ["reason"]
+)
 MEMORIES_PURGED = Counter("mneme_memories_purged_total", "Archived memories deleted at the end of their grace time.")
 MEMORIES_REINFORCED = Counter("mneme_memories_reinforced_total", "Memories that gained importance by use.")
 SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all that was theirs.")
@@ -74,6 +82,11 @@ SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all 
 _BOUNDED: Final = (
     (NLI_REQUESTS, (("ok",), ("failed",), ("rejected",))),
     (JUDGEMENT_DEGRADED, (("nli_unavailable",), ("llm_unavailable",), ("llm_unusable",))),
+    (MEMORIES_CONSOLIDATED, (("dedup",), ("deprecate",), ("validity_ended",), ("summarise",))),
+    (SUMMARIES, (("llm",), ("rule",))),
+    (CONSOLIDATION_DEGRADED, tuple((reason,) for reason in (
+        "llm_unavailable", "llm_unusable", "questions_used_up", "embedder_unavailable", "invented"
+    ))),
     (OPERATIONS_SUBMITTED, (("extract",),)),
     (OPERATION_ATTEMPTS, tuple(
         ("extract", outcome) for outcome in ("succeeded", "failed", "retried", "lost", "put_back")

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 
+from app import consolidate
 from app.backup import Backups
 from app.clock import now
 from app.database import Database
@@ -27,6 +28,7 @@ class Context:
     _generation: Generation | None = None
     _filler: Filler | None = None
     _courier: Courier | None = None
+    _rememberer: Rememberer | None = None
     _operator: Operator | None = None
     _language_model: LanguageModel | None = None
     _backups: Backups | None = None
@@ -51,17 +53,34 @@ class Context:
                 self._filler = Filler(self.database, *await self._embedding(), self.settings.remember)
             return self._filler
 
+    async def rememberer(self) -> Rememberer:
+        """Return the write path; the first call loads the model. Raises StartupRefused as `filler` does."""
+        async with self._lock:
+            if self._rememberer is None:
+                self._rememberer = Rememberer(self.database, *await self._embedding(), self.settings.remember)
+            return self._rememberer
+
+    def language_model(self) -> LanguageModel | None:
+        """Return the language model, if one is configured. Raises StartupRefused when it is named by half."""
+        if self._language_model is None:
+            self._language_model = load_language_model(self.settings.llm)
+        return self._language_model
+
     async def operator(self) -> Operator:
         """Return what works off operations; the first call loads the model. Raises StartupRefused as `filler` does."""
-        async with self._lock:
-            if self._operator is None:
-                rememberer = Rememberer(self.database, *await self._embedding(), self.settings.remember)
-                self._language_model = load_language_model(self.settings.llm)
-                self._operator = Operator(
-                    Queue(self.database, rememberer.subscriptions, self.settings.operations),
-                    Tools(rememberer, self._language_model, self.settings.extract), self.settings.operations, clock=now,
-                )  # fmt: skip
-            return self._operator
+        rememberer = await self.rememberer()
+        if self._operator is None:
+            self._operator = Operator(
+                Queue(self.database, rememberer.subscriptions, self.settings.operations),
+                Tools(rememberer, self.language_model(), self.settings.extract), self.settings.operations, clock=now,
+            )  # fmt: skip
+        return self._operator
+
+    def consolidation(self) -> consolidate.Tools:
+        """Return what consolidation works with; the embedding model is loaded when there is something to do."""
+        return consolidate.Tools(
+            self.database, self.settings.consolidate, self.rememberer, self.language_model()
+        )  # fmt: skip
 
     async def courier(self) -> Courier:
         """Return what sends events; the first call reads the pepper. Raises StartupRefused when there is none."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from app import telemetry, work_metrics
 from app.clock import now
+from app.consolidate import deprecate_overruled, merge_duplicates, summarise_old
 from app.errand import Errand
 from app.forget import forget, purge, reinforce
 from app.idempotency import expire_idempotency
@@ -168,6 +169,21 @@ async def purging(context: Context, errand: Errand) -> int:
     return await purge(context.database, context.settings.forget, errand)
 
 
+async def overruling(context: Context, errand: Errand) -> int:
+    """Overrule what changes of the day or the end of its validity made untrue."""
+    return await deprecate_overruled(context.consolidation(), errand)
+
+
+async def merging(context: Context, errand: Errand) -> int:
+    """Merge what says the same as another memory of its user."""
+    return await merge_duplicates(context.consolidation(), errand)
+
+
+async def summarising(context: Context, errand: Errand) -> int:
+    """Tell old memories that belong together in one summary."""
+    return await summarise_old(context.consolidation(), errand)
+
+
 async def reinforcement(context: Context, errand: Errand) -> int:
     """Strengthen what search finds again and again."""
     return await reinforce(context.database, errand)
@@ -201,6 +217,9 @@ JOBS: tuple[Job, ...] = (
     Job("reinforce", reinforcement, every_seconds=30, once=False),
     Job("forget", forgetting, cron="0 3 * * *", by_tenant=True, can_be_dry=True),
     Job("purge", purging, cron="30 3 * * *", by_tenant=True, can_be_dry=True),
+    Job("deprecate", overruling, cron="45 3 * * *", by_tenant=True, can_be_dry=True),
+    Job("dedup", merging, cron="0 4 * * *", by_tenant=True, can_be_dry=True),
+    Job("summarise", summarising, cron="15 4 * * *", by_tenant=True, can_be_dry=True),
     Job("backup", backup, cron="30 2 * * *"),  # before anything of the night is forgotten
     Job("backup_gauges", backup_gauges, every_seconds=300, once=False),
 )

@@ -18,6 +18,7 @@ from app.api.deps import Admin, Mneme, Operator, walled_router
 from app.api.problems import problems
 from app.api.reply import reply
 from app.clock import now
+from app.consolidate import undo_consolidation
 from app.errors import Conflict, FieldError, Invalid, NotFound
 from app.forget import archived_by, undo_run
 from app.runs import Slot, ask, history, known_jobs
@@ -174,7 +175,14 @@ class UndoneAnswer(BaseModel):
     "/runs/{run_id}:undo", operation_id="undo_run", response_model=UndoneAnswer, responses=problems(422)
 )  # fmt: skip
 async def post_undo(services: Mneme, caller: Admin, run_id: RunId) -> Response:
-    """Bring back all that a run archived of this tenant, as it was; a second time nothing is left to bring back."""
+    """Bring back all that a run archived, merged or overruled of this tenant, and put away the summaries that it made.
+
+    A second time nothing is left to bring back.
+    """
     telemetry.annotate(operation="restore")
     caller.act_for_all()
-    return reply(await undo_run(services.database, caller.tenant_id, run_id, actor=caller.actor, now=now()))
+    done = [
+        await undo(services.database, caller.tenant_id, run_id, actor=caller.actor, now=now())
+        for undo in (undo_run, undo_consolidation)
+    ]
+    return reply({"restored": sum(one.restored for one in done), "left": sum(one.left for one in done)})

@@ -29,6 +29,8 @@ FATES: Final[dict[str, Fate]] = {
     "embedding_generations": "derived",
     "embedding_queue": "derived",
     "kind_searches": "derived",
+    "consolidations": "passing",
+    "consolidation_marks": "passing",
     "idempotency_keys": "passing",
     "operations": "passing",
     "job_runs": "passing",

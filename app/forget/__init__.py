@@ -6,9 +6,10 @@ from app.forget.holds import list_holds, place_hold, release_hold
 from app.forget.policy import ForgetConfig, put_policy, read_policy
 from app.forget.reinforcement import reinforce
 from app.forget.rules import RULES, Rule
-from app.forget.sweep import forget
+from app.forget.sweep import HELD, forget
 
 __all__ = [
+    "HELD",
     "RULES",
     "Erased",
     "ForgetConfig",

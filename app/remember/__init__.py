@@ -5,12 +5,15 @@ from app.remember.conversation import Extraction, Fact, Message, Skipped
 from app.remember.extract import ExtractConfig, extract_facts
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
+from app.remember.judge import judge as judge_drafts
 from app.remember.judge import judge_pair
 from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
-from app.remember.memory import IfTrivial, NewMemory, RememberConfig, Written, content_hash
-from app.remember.opinion import LlmOpinion, Opinion
+from app.remember.memory import Draft, IfTrivial, Link, NewMemory, RememberConfig, Written, content_hash
+from app.remember.opinion import LlmOpinion, Opinion, consult
 from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
+from app.remember.store import store as store_drafts
+from app.remember.twins import compare
 from app.remember.window import Conversation, SessionConfig, Sessions, Window, end_idle_sessions, end_in, held_in
 from app.remember.write import Rememberer
 
@@ -21,6 +24,7 @@ __all__ = [
     "MOST_STEPS",
     "NOTHING_SAID",
     "Conversation",
+    "Draft",
     "ExtractConfig",
     "Extraction",
     "Fact",
@@ -28,6 +32,7 @@ __all__ = [
     "Filler",
     "IfTrivial",
     "Lineage",
+    "Link",
     "Listing",
     "LlmOpinion",
     "Message",
@@ -43,14 +48,18 @@ __all__ = [
     "Window",
     "Written",
     "backlog",
+    "compare",
+    "consult",
     "content_hash",
     "end_idle_sessions",
     "end_in",
     "extract_facts",
     "give_feedback",
     "held_in",
+    "judge_drafts",
     "judge_pair",
     "lineage_of",
     "restore",
+    "store_drafts",
     "undo_feedback",
 ]

@@ -72,7 +72,8 @@ class Filler:
         self, transaction: Transaction, tenant_id: UUID, draft: Draft, version: int, now: datetime
     ) -> bool:
         """Judge and write what has its vector now; False: it was changed meanwhile and stays in the queue."""
-        await judge(transaction, tenant_id, [draft], self.generation, self.config, besides=draft.memory_id)
+        if draft.new.kind != "summary":  # which says again what its sources say, and overrules nothing
+            await judge(transaction, tenant_id, [draft], self.generation, self.config, besides=draft.memory_id)
         changed = await transaction.execute(
             _FINISH,
             tenant_id=tenant_id,

@@ -1,6 +1,7 @@
-"""Every table of Mneme, as SQLAlchemy Core metadata: the life of a memory, its end, and work."""
+"""Every table of Mneme, as SQLAlchemy Core metadata: the life of a memory, what becomes of it, and work."""
 
 from app.tables.base import metadata
+from app.tables.consolidation import consolidations
 from app.tables.forgetting import jobs
 from app.tables.memory import (
     CONTENT_TYPES,
@@ -13,4 +14,4 @@ from app.tables.work import job_runs
 
 GLOBAL_TABLES = (job_runs, jobs, embedding_generations)
 
-__all__ = ["CONTENT_TYPES", "DEFAULT_TENANT", "GLOBAL_TABLES", "RELATIONS", "STATUSES", "metadata"]
+__all__ = ["CONTENT_TYPES", "DEFAULT_TENANT", "GLOBAL_TABLES", "RELATIONS", "STATUSES", "consolidations", "metadata"]

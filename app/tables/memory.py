@@ -195,6 +195,13 @@ memories = Table(
         postgresql_where=text("status = 'active' AND expires_at IS NOT NULL"),
     ),
     Index(
+        "memories_valid_to_idx",
+        "tenant_id",
+        "valid_to",
+        "memory_id",
+        postgresql_where=text("status = 'active' AND valid_to IS NOT NULL"),
+    ),
+    Index(
         "memories_idle_idx",
         "tenant_id",
         "updated_at",

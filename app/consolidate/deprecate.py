@@ -1,0 +1,294 @@
+"""The job `deprecate`: what changed is judged again beside what is there; what is no longer valid is overruled by time.
+
+Invariant: the verdicts, the caps and the words of the write path. What is guarded (pinned, held, brought back) goes to
+review instead; a memory that was never edited gets no new candidate, because the write path had its say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from app import telemetry, work_metrics
+from app.consolidate.config import Asking, Tools
+from app.consolidate.guarded import GUARDED
+from app.consolidate.visits import FIRST, TURN_SECONDS, Visit, mark, tenants, turn, visits
+from app.database import Database, Transaction, sql
+from app.errand import Change, Errand
+from app.remember import Draft, LlmOpinion, NewMemory, Rememberer, consult, judge_drafts
+from app.webhooks import Event, Subscriptions, tell
+
+JOB: Final = "deprecate"
+ACTOR: Final = "consolidate"
+PAGE: Final = 50
+ENDED: Final = "validity_ended"
+BEFORE_ALL: Final = datetime(1, 1, 2, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A memory that is overruled, why, and by which other one (None: by time)."""
+
+    memory_id: UUID
+    reason: str
+    by: UUID | None = None
+
+
+async def deprecate_overruled(tools: Tools, errand: Errand) -> int:
+    """Overrule what is no longer true; returns how many memories were deprecated (of a dry errand: would be)."""
+    for tenant_id in await tenants(tools.database, errand):
+        await _end_validity(tools.database, errand, tenant_id)
+    asking = Asking(tools.model, tools.config.most_questions, errand)
+    async for visit in visits(tools.database, errand, asking.name(JOB)):
+        await _visit(tools, errand, asking, visit)
+    return errand.counts[JOB] + errand.counts[ENDED]
+
+
+async def _end_validity(database: Database, errand: Errand, tenant_id: UUID) -> None:
+    errand.stands_at = f"{tenant_id} {ENDED}"
+    subscriptions = Subscriptions(database)
+    after = (BEFORE_ALL, FIRST)
+    while not errand.is_over:
+        async with database.read(tenant_id) as transaction:
+            await transaction.allow(TURN_SECONDS)
+            rows = await transaction.fetch(
+                _ENDED, tenant_id=tenant_id, now=errand.now, after=after[0], after_id=after[1], limit=PAGE
+            )
+        by_visit: dict[Visit, list[Any]] = {}
+        for row in rows:
+            visit = Visit(tenant_id, row["subject_id"], row["user_id"], 0, None, None)
+            by_visit.setdefault(visit, []).append(row)
+        for visit, ended in by_visit.items():
+            steps = [Step(row["memory_id"], ENDED) for row in ended if not row["guarded"]]
+            heard = await subscriptions.hears(tenant_id)
+            async with turn(database, visit, dry_run=errand.dry_run) as transaction:
+                done = await _apply(transaction, visit, errand, steps, heard=heard)
+            _tell(visit, errand, done, ENDED)
+        if len(rows) < PAGE:
+            return
+        after = rows[-1]["valid_to"], rows[-1]["memory_id"]
+
+
+async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> None:
+    rememberer: Rememberer | None = None
+    through = (visit.through or BEFORE_ALL, visit.through_id or FIRST)
+    looked_at, whole = 0, False
+    gone: set[UUID] = set()
+    name = asking.name(JOB)
+    while not whole and looked_at < tools.config.most_changed and not errand.is_over:
+        async with tools.database.read(visit.tenant_id) as transaction:
+            rows = await transaction.fetch(_CHANGED, **visit.names, after=through[0], after_id=through[1], limit=PAGE)
+        whole = len(rows) < PAGE
+        if rows:
+            rememberer = rememberer or await tools.rememberer()
+            if not await _judge(rememberer, errand, asking, visit, rows, gone):
+                name = JOB  # a model that did not answer leaves its own mark where it is, and is asked again
+            looked_at += len(rows)
+            through = rows[-1]["updated_at"], rows[-1]["memory_id"]
+    if not errand.dry_run:
+        await mark(tools.database, visit, name, through=through, whole=whole)
+
+
+async def _judge(
+    rememberer: Rememberer, errand: Errand, asking: Asking, visit: Visit, rows: Sequence[Any], gone: set[UUID]
+) -> bool:  # fmt: skip
+    """Judge a page of changed memories; returns whether a model that is there was asked about each."""
+    generation = rememberer.generation
+    drafts = {row["memory_id"]: _draft(row, visit, errand.now) for row in rows if _is_judged(row, rememberer)}
+    asked = await _consult(rememberer, asking, visit, list(drafts.values()))
+    heard = await rememberer.subscriptions.hears(visit.tenant_id)
+    done: list[Step] = []
+    reviews: list[tuple[UUID, UUID, str]] = []
+    async with turn(rememberer.database, visit, dry_run=errand.dry_run) as transaction:
+        current = {
+            row["memory_id"]: row for row in await transaction.fetch(_CURRENT, **visit.names, memories=list(drafts))
+        }
+        for row in rows:
+            draft, now_is = drafts.get(row["memory_id"]), current.get(row["memory_id"])
+            if draft is None or now_is is None or now_is["version"] != row["version"] or row["memory_id"] in gone:
+                continue
+            await judge_drafts(transaction, visit.tenant_id, [draft], generation, rememberer.config, draft.memory_id)
+            steps, in_review = await _steps(transaction, visit, draft, guarded=row["guarded"])
+            applied = await _apply(transaction, visit, errand, steps, heard=heard)
+            gone.update(step.memory_id for step in applied)
+            done += applied
+            reviews += in_review
+            edited = row["stated_at"] > row["created_at"]
+            await _link(transaction, visit, draft, in_review, edited=edited, now=errand.now)
+    _tell(visit, errand, done, JOB)
+    if not errand.dry_run:
+        for reason, verdict in [*((step.reason, "retired") for step in done), *((r, "review") for *_, r in reviews)]:
+            telemetry.CONFLICTS.labels(reason, verdict).inc()
+    return asked
+
+
+def _is_judged(row: Any, rememberer: Rememberer) -> bool:
+    """Whether there is a vector to find its neighbours by; what is guarded may overrule others all the same."""
+    return bool(row["generation_id"] == rememberer.generation.generation_id and row["window_count"] == 1)
+
+
+def _draft(row: Any, visit: Visit, now: datetime) -> Draft:
+    new = NewMemory(
+        user_id=visit.user_id, agent_id=row["agent_id"], content=row["content"], kind=row["kind"], key=row["key"],
+        event_at=row["event_at"], pinned=row["pinned"],
+    )  # fmt: skip
+    draft = Draft(new, ACTOR, now)
+    draft.memory_id, draft.stated_at = row["memory_id"], row["stated_at"]
+    draft.windows = row["embedding"][None, :]
+    return draft
+
+
+async def _consult(rememberer: Rememberer, asking: Asking, visit: Visit, drafts: Sequence[Draft]) -> bool:
+    """Ask a model about drafts, one after the other, before the transaction; False: some it was not asked about."""
+    if asking.model is None:
+        return True
+    opinions = (LlmOpinion(asking.model),)
+    for draft in drafts:
+        if not asking.take():
+            return False
+        missing = await consult(rememberer.database, visit.tenant_id, [draft], rememberer.generation, opinions)
+        if "llm_unavailable" in missing:
+            asking.give_up("llm_unavailable")
+            return False
+        if missing:
+            return False
+    return True
+
+
+async def _steps(
+    transaction: Transaction, visit: Visit, draft: Draft, *, guarded: bool
+) -> tuple[list[Step], list[tuple[UUID, UUID, str]]]:
+    """What a judged draft overrules or is overruled by; and what goes to review: newer, older, why."""
+    review = [(draft.memory_id, other, reason) for other, reason in draft.in_review.items()]
+    if draft.outdated_by is not None:
+        by, reason = draft.outdated_by
+        if guarded:
+            return [], [*review, (by, draft.memory_id, reason)]
+        return [Step(draft.memory_id, reason, by)], review
+    if not draft.retired:
+        return [], review
+    rows = await transaction.fetch(_CURRENT, **visit.names, memories=list(draft.retired))
+    kept = {row["memory_id"] for row in rows if row["guarded"]}
+    review += [(draft.memory_id, other, draft.retired[other]) for other in kept]
+    steps = [Step(other, reason, draft.memory_id) for other, reason in draft.retired.items() if other not in kept]
+    return steps, review
+
+
+async def _apply(
+    transaction: Transaction, visit: Visit, errand: Errand, steps: Sequence[Step], *, heard: bool
+) -> list[Step]:
+    """Deprecate; returns what was not changed or guarded meanwhile."""
+    done = []
+    for step in steps:
+        by = {} if step.by is None else {"by": str(step.by)}
+        row = await transaction.fetch_row(
+            _DEPRECATE, **visit.names, memory_id=step.memory_id, by=step.by, run_id=errand.run_id, event_id=uuid7(),
+            detail={"reason": step.reason, **by, "run_id": str(errand.run_id)}, actor=ACTOR, now=errand.now,
+        )  # fmt: skip
+        if row is None:
+            continue
+        done.append(step)
+        if heard:
+            data = {
+                "memory_id": str(step.memory_id), "superseded_by": by.get("by"), "user_id": visit.user_id,
+                "agent_id": row["agent_id"],
+            }  # fmt: skip
+            await tell(transaction, visit.tenant_id, [Event("memory.deprecated", visit.subject_id, data, errand.now)])
+    return done
+
+
+async def _link(
+    transaction: Transaction, visit: Visit, draft: Draft, review: Sequence[tuple[UUID, UUID, str]], *, edited: bool,
+    now: datetime,
+) -> None:  # fmt: skip
+    links = [(newer, "review", older) for newer, older, _ in review]
+    if edited:
+        # What says the same after an edit is for dedup to decide, which looks at more than the words.
+        links += [
+            (draft.memory_id, "candidate", link.other_id)
+            for link in draft.links
+            if link.relation in ("candidate", "duplicate_of")
+        ]
+    if links:
+        await transaction.execute(
+            _LINK, **visit.names, memories=[link[0] for link in links], relations=[link[1] for link in links],
+            others=[link[2] for link in links], now=now,
+        )  # fmt: skip
+
+
+def _tell(visit: Visit, errand: Errand, done: Sequence[Step], rule: str) -> None:
+    for step in done:
+        reason = step.reason if step.by is None else f"{step.reason}: overruled by {step.by}"
+        errand.note(Change(visit.tenant_id, step.memory_id, rule, reason, "active", "deprecated"))
+    if not errand.dry_run:
+        work_metrics.MEMORIES_CONSOLIDATED.labels(rule).inc(len(done))
+
+
+_ENDED = sql(f"""
+    SELECT m.subject_id, s.user_id, m.memory_id, m.valid_to, {GUARDED} AS guarded
+    FROM memories m JOIN subjects s ON s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id
+    WHERE m.tenant_id = :tenant_id AND m.status = 'active' AND m.valid_to IS NOT NULL AND m.valid_to <= :now
+      AND (m.valid_to, m.memory_id) > (cast(:after AS timestamptz), cast(:after_id AS uuid))
+    ORDER BY m.valid_to, m.memory_id LIMIT :limit
+""")
+# A text that was edited is stated since then.
+_CHANGED = sql(f"""
+    SELECT m.memory_id, m.agent_id, m.content, m.kind, m.key, m.pinned, m.version, m.event_at, m.created_at,
+           m.updated_at, m.embedding, m.generation_id, m.window_count, {GUARDED} AS guarded,
+           greatest(m.created_at, (
+               SELECT max(e.created_at) FROM memory_events e
+               WHERE e.tenant_id = m.tenant_id AND e.subject_id = m.subject_id AND e.memory_id = m.memory_id
+                 AND e.action = 'amended' AND e.detail -> 'changed' ? 'content'
+           )) AS stated_at
+    FROM memories m
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.status = 'active' AND m.kind <> 'summary'
+      AND m.embedding IS NOT NULL
+      AND (m.updated_at, m.memory_id) > (cast(:after AS timestamptz), cast(:after_id AS uuid))
+    ORDER BY m.updated_at, m.memory_id LIMIT :limit
+""")
+_CURRENT = sql(f"""
+    SELECT m.memory_id, m.version, {GUARDED} AS guarded FROM memories m
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = ANY (cast(:memories AS uuid[]))
+      AND m.status = 'active'
+""")
+_DEPRECATE = sql(f"""
+    WITH retired AS (
+        UPDATE memories m SET status = 'deprecated', deprecated_at = :now, updated_at = :now
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id
+          AND m.status = 'active' AND NOT {GUARDED}
+        RETURNING m.tenant_id, m.subject_id, m.memory_id, m.version, m.agent_id
+    ), undated AS (
+        UPDATE memory_usage u SET forget_at = NULL FROM retired r
+        WHERE u.tenant_id = r.tenant_id AND u.subject_id = r.subject_id AND u.memory_id = r.memory_id
+    ), unqueued AS (
+        DELETE FROM embedding_queue q USING retired r
+        WHERE q.tenant_id = r.tenant_id AND q.subject_id = r.subject_id AND q.memory_id = r.memory_id
+    ), linked AS (
+        INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
+        SELECT tenant_id, subject_id, cast(:by AS uuid), 'supersedes', memory_id, cast(:now AS timestamptz)
+        FROM retired WHERE cast(:by AS uuid) IS NOT NULL
+        ON CONFLICT DO NOTHING
+    ), noted AS (
+        INSERT INTO consolidations (tenant_id, subject_id, memory_id, run_id, became, other_id, detail, created_at)
+        SELECT tenant_id, subject_id, memory_id, cast(:run_id AS uuid), 'deprecated', cast(:by AS uuid), '{{}}',
+               cast(:now AS timestamptz)
+        FROM retired
+    ), told AS (
+        INSERT INTO memory_events (
+            tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at
+        )
+        SELECT tenant_id, subject_id, cast(:event_id AS uuid), memory_id, 'deprecated', cast(:actor AS text), version,
+               cast(:detail AS jsonb), cast(:now AS timestamptz)
+        FROM retired
+    )
+    SELECT agent_id FROM retired
+""")
+_LINK = sql("""
+    INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
+    SELECT :tenant_id, :subject_id, item.*, cast(:now AS timestamptz)
+    FROM unnest(cast(:memories AS uuid[]), cast(:relations AS text[]), cast(:others AS uuid[])) AS item
+    ON CONFLICT DO NOTHING
+""")

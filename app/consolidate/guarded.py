@@ -1,0 +1,13 @@
+"""What no job changes by itself: what is pinned, under a legal hold, or was brought back by somebody."""
+
+from typing import Final
+
+from app.forget import HELD
+
+RESTORED: Final = """EXISTS (
+    SELECT FROM memory_events e
+    WHERE e.tenant_id = m.tenant_id AND e.subject_id = m.subject_id AND e.memory_id = m.memory_id
+      AND e.action = 'restored'
+)"""
+GUARDED: Final = f"(m.pinned OR {HELD} OR {RESTORED})"
+"""Of memory m. What somebody brought back would only be taken away again, by the same rule, the next night."""
