@@ -120,6 +120,7 @@ _DUE = f"""
         JOIN subjects own ON own.tenant_id = m.tenant_id AND own.subject_id = m.subject_id
         JOIN subjects s ON s.tenant_id = m.tenant_id
              AND (s.user_id = own.user_id OR starts_with(s.user_id, own.user_id || ' '))
+        WHERE m.status = 'active'
         RETURNING tenant_id, subject_id, memory_id
     )
     INSERT INTO memory_usage (tenant_id, subject_id, memory_id, access_count, hit_streak)
