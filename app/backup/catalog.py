@@ -19,7 +19,7 @@ from app.errors import Invalid, VerificationFailed
 
 UNFINISHED_STAYS: Final = timedelta(days=1)
 LATEST: Final = "latest"
-_NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+")
+_NAME: Final = re.compile(r"(\d{8}T\d{6}\.\d{3})Z-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Entry:
 
 def name_of(moment: datetime, random: str) -> str:
     """The name of a backup: its moment in UTC, so that names are in order of time."""
-    return f"{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}-{random}"
+    moment = moment.astimezone(UTC)
+    return f"{moment:%Y%m%dT%H%M%S}.{moment.microsecond // 1000:03}Z-{random}"
 
 
 def entries(depot: Depot, keys: Sequence[bytes]) -> list[Entry]:
@@ -114,7 +115,7 @@ def _month(moment: datetime) -> tuple[int, ...]:
 
 
 def _entry(depot: Depot, backup: str, moment: str, keys: Sequence[bytes]) -> Entry:
-    made_at = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    made_at = datetime.strptime(moment, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC)
     try:
         manifest = Manifest.read(depot, backup, keys)
     except VerificationFailed as failure:

@@ -1,6 +1,7 @@
 """What operations sees of backups. The store is the truth: gauges are measured from its list, whoever made the backup.
 
-Invariant: as in app.telemetry, no label holds text, and bounded label sets start at zero.
+Invariant: as in app.telemetry, no label holds text. Gauges are there once they were measured, and not in processes that
+never do: zero would say that there is no backup.
 """
 
 from collections.abc import Sequence
@@ -17,26 +18,32 @@ REASONS: Final = (
 )  # fmt: skip
 
 LAST_SUCCESS = Gauge(
-    "mneme_backup_last_success_timestamp_seconds", "When the newest complete backup was made; 0: never.", ["kind"]
-)
+    "mneme_backup_last_success_timestamp_seconds", "When the newest complete backup was made; 0: never.", ["kind"],
+    multiprocess_mode="livemax",
+)  # fmt: skip
 LAST_VERIFIED = Gauge(
     "mneme_backup_last_verified_timestamp_seconds",
-    "When the newest backup that was proved good was made; 0: never.",
-    ["kind"],
+    "When the newest backup that was proved good was made; 0: never.", ["kind"], multiprocess_mode="livemax",
+)  # fmt: skip
+SIZE_BYTES = Gauge(
+    "mneme_backup_size_bytes", "Size of the newest complete backup as it is stored.", ["kind"],
+    multiprocess_mode="livemax",
+)  # fmt: skip
+ROWS = Gauge(
+    "mneme_backup_rows", "Rows of all tables in the newest complete backup.", ["kind"], multiprocess_mode="livemax"
 )
-SIZE_BYTES = Gauge("mneme_backup_size_bytes", "Size of the newest complete backup as it is stored.", ["kind"])
-ROWS = Gauge("mneme_backup_rows", "Rows of all tables in the newest complete backup.", ["kind"])
-DURATION_SECONDS = Gauge("mneme_backup_duration_seconds", "How long the newest complete backup took.", ["kind"])
-COUNT = Gauge("mneme_backup_count", "Backups in the store; `failed` must be 0: restore from another one.", ["state"])
+DURATION_SECONDS = Gauge(
+    "mneme_backup_duration_seconds", "How long the newest complete backup took.", ["kind"], multiprocess_mode="livemax"
+)
+COUNT = Gauge(
+    "mneme_backup_count", "Backups in the store; `failed` must be 0: restore from another one.", ["state"],
+    multiprocess_mode="livemax",
+)  # fmt: skip
 FAILURES = Counter("mneme_backup_verification_failures_total", "Verifications that failed in this process.", ["reason"])
 
 KIND: Final = "logical"
-for _state in STATES:
-    COUNT.labels(_state)
 for _reason in REASONS:
     FAILURES.labels(_reason)
-for _gauge in (LAST_SUCCESS, LAST_VERIFIED, SIZE_BYTES, ROWS, DURATION_SECONDS):
-    _gauge.labels(KIND)
 
 
 def show(known: Sequence[Entry]) -> None:

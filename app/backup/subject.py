@@ -180,7 +180,12 @@ _ADD_SUBJECT = sql("""
 _SUBJECT_HERE = sql("""
     SELECT subject_id, ann FROM subjects WHERE tenant_id = :tenant_id AND user_id IS NOT DISTINCT FROM :user_id
 """)
-_REMOVE = sql("DELETE FROM memories WHERE tenant_id = :tenant_id AND subject_id = :subject_id")
+_REMOVE = sql("""
+    DELETE FROM memories m WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND NOT EXISTS (
+        SELECT FROM legal_holds h WHERE h.tenant_id = m.tenant_id AND h.subject_id = m.subject_id
+          AND (h.memory_id IS NULL OR h.memory_id = m.memory_id)
+    )
+""")
 # What is missing or older here, with the active memory of now that has its text or its key.
 _CHOOSE = sql("""
     SELECT old.memory_id, old.status, old.content, (

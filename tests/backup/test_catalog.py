@@ -100,12 +100,12 @@ def test_latest_is_the_newest_that_is_proved_good() -> None:
     assert chosen(known, "latest") == known[1].backup
     assert chosen(known[2:], "latest") == known[2].backup
     assert chosen(known, known[0].backup) == known[0].backup
-    for asked, there in (("latest", [entry(NOW, "failed")]), ("latest", []), ("20200101T000000Z-000000", known)):
+    for asked, there in (("latest", [entry(NOW, "failed")]), ("latest", []), ("20200101T000000.000Z-000000", known)):
         with pytest.raises(Invalid):
             chosen(there, asked)
 
 
 def test_names_are_in_order_of_time_whatever_the_zone() -> None:
-    moments = [NOW, NOW.astimezone(tz=None) + timedelta(seconds=1)]
-    assert name_of(NOW, "ff") == "20261130T030000Z-ff"
+    moments = [NOW, NOW.astimezone(tz=None) + timedelta(milliseconds=1)]
+    assert name_of(NOW, "ff") == "20261130T030000.000Z-ff"
     assert [name_of(moment, "ff") for moment in moments] == sorted(name_of(moment, "ff") for moment in moments)

@@ -76,7 +76,7 @@ def test_damage_and_a_wrong_key_end_with_exit_code_5(
 
 def test_refusals_say_what_to_do(mneme: Run, configured: None, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no backup yet" in mneme("backup", "verify").err
-    assert mneme("backup", "verify", "20200101T000000Z-000000").code == 1
+    assert mneme("backup", "verify", "20200101T000000.000Z-000000").code == 1
     assert mneme("backup", "restore", "--user", "lin", "--shared").code == 1
     assert mneme("backup", "restore", "--replace").code == 1
     made = printed(mneme("backup", "create", "--no-verify", "--json", "--quiet"))
