@@ -18,8 +18,10 @@ NOVELTY: Final = 0.7
 """Weight of standing for the others; the rest is for not repeating what was told already."""
 _HAN: Final = re.compile("[\u3400-\u9fff]")
 _END_OF_SENTENCE: Final = re.compile(r"[。！？!?；;]|\.(?=\s)")
-_FIGURE: Final = re.compile(r"[A-Za-z0-9_-]*\d[\w.:/-]*")
-_NAME: Final = re.compile(r"\b[A-Z][a-z]+\b")
+_FIGURE: Final = re.compile(r"[A-Za-z0-9_-]*\d[\w.:/-]*", re.ASCII)
+_NAME: Final = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+\b")
+"""In English; a word that begins a sentence may be any."""
+_WORD: Final = re.compile(r"[A-Za-z]+")
 
 
 def clusters(similarity: NDArray[np.float64], least: float, fewest: int, most: int) -> list[list[int]]:
@@ -79,12 +81,13 @@ def is_chinese(texts: Sequence[str]) -> bool:
 
 def invented(summary: str, texts: Sequence[str]) -> list[str]:
     """Figures, codes and English names of a summary that none of the texts holds: nobody said them."""
-    said = "\n".join(texts)
-    figures = [figure.strip(".:/-_") for figure in _FIGURE.findall(summary)]
-    opening = {match[0] for match in re.finditer(r"(?:^|[.!?]\s+)([A-Z][a-z]+)", summary)}
-    first = {word.split()[-1] for word in opening}
-    names = [name for name in _NAME.findall(summary) if name not in first]
-    return [word for word in (*figures, *names) if word.casefold() not in said.casefold()]
+    said = " ".join(texts).casefold()
+    known = set(_figures(said)) | set(_WORD.findall(said))
+    return [word for word in (*_figures(summary), *_NAME.findall(summary)) if word.casefold() not in known]
+
+
+def _figures(text: str) -> list[str]:
+    return [figure.strip(".:/-_") for figure in _FIGURE.findall(text)]
 
 
 def _shortened(text: str) -> str:

@@ -67,6 +67,7 @@ async def _end_validity(database: Database, errand: Errand, tenant_id: UUID) -> 
             async with turn(database, visit, dry_run=errand.dry_run) as transaction:
                 done = await _apply(transaction, visit, errand, steps, heard=heard)
             _tell(visit, errand, done, ENDED)
+        await errand.pause()
         if len(rows) < PAGE:
             return
         after = rows[-1]["valid_to"], rows[-1]["memory_id"]

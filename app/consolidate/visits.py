@@ -78,6 +78,7 @@ async def visits(database: Database, errand: Errand, job: str) -> AsyncIterator[
                     return
                 errand.stands_at = f"{tenant_id} {row['subject_id']}"
                 yield Visit(tenant_id, **row)
+                await errand.pause()
             if len(rows) < PAGE:
                 break
             after = rows[-1]["subject_id"]

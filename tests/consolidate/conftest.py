@@ -171,7 +171,7 @@ _LOOK = sql("""
 """)
 _LINKS = sql("SELECT memory_id, relation, other_id FROM memory_links WHERE tenant_id = :tenant")
 _EVENTS = sql(
-    "SELECT action FROM memory_events WHERE tenant_id = :tenant AND memory_id = :id ORDER BY created_at, event_id"
+    "SELECT action FROM memory_events WHERE tenant_id = :tenant AND memory_id = :id ORDER BY created_at, action"
 )
 _ACTIVE = sql("""
     SELECT memory_id, content, agent_id, importance, tags, metadata, event_at, source FROM memories
