@@ -233,3 +233,15 @@ async def test_what_may_be_the_same_is_stored_and_linked_as_candidate(agent: htt
     assert second["related"] == [{"id": first["id"], "relation": "candidate"}]
     [link] = (await lineage(agent, first["id"]))["links"]
     assert (link["from"], link["relation"]) == (second["id"], "candidate")
+
+
+async def test_r40_a_blank_line_sinks_no_batch_and_a_repeat_gives_the_same_ids(agent: httpx2.AsyncClient) -> None:
+    texts = [f"第{n}号柜子里放着{n}把伞" for n in range(1, 10)]
+    items = [{"user_id": "amy", "content": text} for text in [*texts[:4], "  \n ", *texts[4:]]]
+    first, again = [
+        (await agent.post("/v1/memories:batch", json={"items": items})).json()["items"] for _ in range(2)
+    ]  # fmt: skip
+    assert [item["status"] for item in first] == [201] * 4 + [422] + [201] * 5
+    assert [item.get("id") for item in again] == [item.get("id") for item in first]
+    assert {item["outcome"] for item in again if item["status"] != 422} == {"duplicate"}
+    assert await active(agent) == texts
