@@ -108,6 +108,10 @@ _DISLIKING = re.compile(
         )
     )
 )
+_ANY_CUE = re.compile("|".join(f"(?:{re.sub(r'[(][?]P<[a-z]+>', '(?:', cue.words.pattern)})" for cue in CUES))
+_PIECE = re.compile("[\u3400-\u9fff]|[a-z0-9']+")
+LEAST_SHARED: Final = 0.3
+"""Of the characters (Chinese) or words of the shorter of two opposites."""
 _TAIL = re.compile(r"\bany ?more\b|了$|\bnow$|\binstead\b")
 
 
@@ -126,7 +130,7 @@ def denies(text: str) -> bool:
 
 def overrules(new: str, old: str) -> Reason | None:
     """Why the new statement overrules the old one; None: it does not, or nobody can tell by rules."""
-    if not (_may_be_cued(new) or _may_deny(new) or _may_deny(old)):
+    if not _may_be_cued(new) and not ((_may_deny(new) or _may_deny(old)) and _resemble(new, old)):
         return None
     a, b = statement(new), statement(old)
     if max(len(a.words), len(b.words)) > MOST_WORDS or DOUBT.search(b.folded) or not _one_subject(a, b):
@@ -144,16 +148,25 @@ def overrules(new: str, old: str) -> Reason | None:
 @lru_cache(maxsize=REMEMBERED_TEXTS)
 def _may_be_cued(text: str) -> bool:
     folded = folded_statement(text)
-    if ADDED.search(folded) or DOUBT.search(folded):
-        return False
-    folded = folded.rstrip(" .。!！")
-    return any(cue.words.search(folded) for cue in CUES)
+    found = _ANY_CUE.search(folded.rstrip(" .。!！"))
+    return found is not None and not ADDED.search(folded) and not DOUBT.search(folded)
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
 def _may_deny(text: str) -> bool:
     folded = folded_statement(text)
     return NEGATION.search(folded) is not None or _DISLIKING.search(folded) is not None
+
+
+@lru_cache(maxsize=REMEMBERED_TEXTS)
+def _pieces(text: str) -> frozenset[str]:
+    return frozenset(_PIECE.findall(folded_statement(text)))
+
+
+def _resemble(one: str, other: str) -> bool:
+    """Whether two texts share so much that one may be the opposite of the other, which has no other thing in it."""
+    a, b = _pieces(one), _pieces(other)
+    return len(a & b) >= LEAST_SHARED * min(len(a), len(b))
 
 
 def same_attribute(new: str, old: str) -> bool:
