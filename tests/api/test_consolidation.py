@@ -99,14 +99,16 @@ async def test_a_run_is_asked_for_over_http_and_undone(
     async def status() -> str:
         return str((await agent.get(f"/v1/memories/{over['id']}")).json()["status"])
 
+    place = ""
     for dry_run, expected in ((True, "active"), (False, "deprecated")):
         asked = await agent.post("/v1/admin/jobs/deprecate:run", json={"dry_run": dry_run})
         assert asked.status_code == 202, asked.text
         await runner.tick_asked()
         await runner.drain(20)
-        run = (await agent.get(asked.headers["Location"])).json()
+        place = asked.headers["Location"]
+        run = (await agent.get(place)).json()
         assert (run["state"], run["counts"]["validity_ended"]) == ("succeeded", 1)
         assert await status() == expected
-    undone = await agent.post(f"{asked.headers['Location']}:undo")
+    undone = await agent.post(f"{place}:undo")
     assert undone.json() == {"restored": 1, "left": 0}
     assert await status() == "active"

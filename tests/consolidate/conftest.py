@@ -55,7 +55,7 @@ class Store:
             written.extend(what)
             return Answer(200, b"")
 
-        new = {"kind": "interaction_history", "importance": 3.0, "if_trivial": "keep"} | fields
+        new: dict[str, Any] = {"kind": "interaction_history", "importance": 3.0, "if_trivial": "keep"} | fields
         await self.rememberer.remember(
             self.caller, [NewMemory(user_id=user_id, content=content, **new)], answer, now=at
         )

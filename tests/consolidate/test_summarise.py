@@ -23,7 +23,7 @@ PRINTER = (
     "Asked about the office printer being offline", "The office printer was offline again and restarted",
     "Complained that the office printer is offline", "Reported the office printer offline once more",
 )  # fmt: skip
-EASY = {"summary_similarity": 0.2}
+EASY: dict[str, Any] = {"summary_similarity": 0.2}
 
 
 async def old(store: Store, texts: tuple[str, ...], **fields: Any) -> list[UUID]:
