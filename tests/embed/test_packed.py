@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 
 from app.cli.bench import texts
-from app.embed import EmbedConfig, Embedder, load_embedder, local, packed
-from app.embed.local import PaddedEncoder, _encoder, _processor_flags
-from app.embed.packed import PackedEncoder, pack
+from app.embed import EmbedConfig, Embedder, kept, load_embedder, local, packed
+from app.embed.kept import Kept, open_once
+from app.embed.packed import PackedEncoder
+from app.embed.processor import processor_flags
+from app.embed.source import Source
+from app.embed.torch_model import Facts, PaddedEncoder
 from app.errors import StartupRefused
 from tests.embed.test_local import model_of
 from tests.embed.tiny import encoder
 
+FACTS = Facts(revision="", dimension=384, max_tokens=512, prompts={})
 RAGGED = [[7, 9, 11], [5, 6, 7, 8, 9], list(range(5, 35)), list(range(5, 45)), [*range(5, 60), *range(5, 8)]]
 
 
@@ -37,7 +41,7 @@ def test_it_gives_the_vectors_of_torch(
     architecture: str, activation: str, pooling: str, threads: int, tmp_path: Path
 ) -> None:
     model = encoder(tmp_path, architecture, pooling=pooling, hidden_act=activation)
-    forward = pack(model, "float32", threads, frozenset())
+    forward = open_once(model, Source(str(tmp_path), "tiny"), "float32", threads).encoder
     assert forward is not None
     for windows in (RAGGED, RAGGED[:1], RAGGED[:2]):
         np.testing.assert_allclose(cosines(forward(windows), PaddedEncoder(model)(windows)), 1.0, atol=1e-5)
@@ -52,31 +56,31 @@ def test_it_gives_the_vectors_of_torch(
         ("Bert", {"is_decoder": True}),
     ],
 )
-def test_what_it_does_not_know_runs_in_torch(architecture: str, options: dict[str, Any], tmp_path: Path) -> None:
-    model = encoder(tmp_path, architecture, **options)
-    assert pack(model, "float32", 1, frozenset()) is None
-    assert isinstance(_encoder(model, "tiny", "float32"), PaddedEncoder)
+def test_what_it_does_not_know_is_left_to_torch(architecture: str, options: dict[str, Any], tmp_path: Path) -> None:
+    found = open_once(encoder(tmp_path, architecture, **options), Source(str(tmp_path), "tiny"), "float32", 1)
+    assert (found.encoder, found.reason) == (None, "unknown architecture or pooling")
 
 
-def test_a_model_that_it_would_get_wrong_runs_in_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model = encoder(tmp_path, "XLMRoberta")
-    assert isinstance(_encoder(model, "tiny", "float32"), PackedEncoder)
+def test_a_model_that_it_would_get_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, source = encoder(tmp_path, "XLMRoberta"), Source(str(tmp_path), "tiny")
+    assert isinstance(open_once(model, source, "float32", 1).encoder, PackedEncoder)
     monkeypatch.setitem(packed._PADDED_POSITIONS, "XLMRobertaModel", False)  # positions off by two
-    assert isinstance(_encoder(model, "tiny", "float32"), PaddedEncoder)
+    found = open_once(model, source, "float32", 1)
+    assert (found.encoder, found.reason) == (None, "other vectors than torch")
 
 
-def test_bfloat16_runs_in_torch(tmp_path: Path) -> None:
-    assert isinstance(_encoder(encoder(tmp_path, "Bert"), "tiny", "bfloat16"), PaddedEncoder)
+def test_vectors_that_are_no_numbers_are_not_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kept, "_alike", lambda *_: float("nan"))
+    assert open_once(encoder(tmp_path, "Bert"), Source(str(tmp_path), "tiny"), "float32", 1).encoder is None
 
 
 @pytest.mark.parametrize(("missing", "isa"), [(None, "AVX512"), ("avx512bw", None)])
 def test_wide_vectors_are_asked_for_where_the_processor_has_them(
-    missing: str | None, isa: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    missing: str | None, isa: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "_understood", lambda _: False)
     environment: dict[str, str] = {}
     monkeypatch.setattr(os, "environ", environment)
-    pack(encoder(tmp_path, "Bert"), "float32", 1, packed._WIDE_VECTORS - {missing})
+    packed.ask_for_wide_vectors(packed._WIDE_VECTORS - {missing})
     assert environment.get("CT2_FORCE_CPU_ISA") == isa
 
 
@@ -84,21 +88,21 @@ def test_without_room_for_its_file_the_start_stops(monkeypatch: pytest.MonkeyPat
     model = encoder(tmp_path, "Bert")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(StartupRefused, match="TMPDIR"):
-        _encoder(model, "tiny", "float32")
+        open_once(model, Source(str(tmp_path), "tiny"), "float32", 1)
 
 
 async def test_the_bundled_model_is_packed(embedder: Embedder) -> None:
     assert isinstance(model_of(embedder).forward, PackedEncoder)
 
 
-@pytest.mark.skipif("avx512_vnni" not in _processor_flags(), reason="this processor has no VNNI")
+@pytest.mark.skipif("avx512_vnni" not in processor_flags(), reason="this processor has no VNNI")
 @pytest.mark.parametrize("engine", [PackedEncoder, PaddedEncoder])
 def test_int8_keeps_the_vectors(
     engine: type, embedder: Embedder, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few hundred memories and questions, with the engine that takes the bundled model and with the other one."""
     if engine is PaddedEncoder:
-        monkeypatch.setattr(local, "pack", lambda *_: None)
+        monkeypatch.setattr(local, "find", lambda *_: Kept(FACTS, None, None, "a test"))
     count = 150 if engine is PackedEncoder else 25
     int8 = model_of(load_embedder(EmbedConfig(precision="int8", threads=1), model_dir))
     assert isinstance(int8.forward, engine)
