@@ -386,15 +386,11 @@ _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], Callable[[str], Mnem
     ((asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, TimeoutError), DeadlineExceeded),
     (
         (
-            asyncpg.PostgresConnectionError,
-            asyncpg.OperatorInterventionError,
-            asyncpg.InsufficientResourcesError,
-            asyncpg.TransactionRollbackError,
-            asyncpg.IdleInTransactionSessionTimeoutError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-            OSError,
+            asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InsufficientResourcesError,
+            asyncpg.TransactionRollbackError, asyncpg.IdleInTransactionSessionTimeoutError, asyncpg.InterfaceError,
+            asyncpg.InternalClientError, OSError,
+            asyncpg.ReadOnlySQLTransactionError,  # a server that is still recovering, or has become a standby
         ),
         DatabaseUnavailable,
     ),
-)
+)  # fmt: skip

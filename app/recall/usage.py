@@ -106,16 +106,18 @@ class UsageBuffer:
         await self.flush()
 
     async def flush(self) -> None:
-        """Write all waiting counts; on a database failure they wait for the next time."""
+        """Write all waiting counts; if that fails, whatever the reason, they wait for the next time."""
         taken, self._waiting = self._waiting, Waiting()
         if not taken.hits:
             return
         try:
             async with self._database.work() as transaction:
                 await transaction.execute(_FLUSH, **_columns(taken))
-        except MnemeError:
+        except Exception as error:
             taken.followed_by(self._waiting)
             self._waiting = taken
+            if not isinstance(error, MnemeError):  # nobody else hears of it: a task that raised would only be gone
+                telemetry.log().error("usage_not_written", **telemetry.frames(error))
         else:
             self._written({place: (hits.count, hits.last) for place, hits in taken.hits.items()})
             telemetry.USAGE_HITS.labels("flushed").inc(sum(hits.count for hits in taken.hits.values()))
