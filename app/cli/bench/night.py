@@ -39,7 +39,7 @@ async def _measured(running: service.Service, url: str, data_dir: Path, size: Si
     users = [f"u{number}" for number in range(size.users)]
     connections = [Connection(running.port) for _ in users]
     try:
-        await drive(shared([each.post for each in connections], _batches(users, size.memories)), 60)
+        await drive(shared([each.post for each in connections[:4]], _batches(users, size.memories)), 60)
         await _age(running.server.url(SUPERUSER, running.database))
         await raw.settle(running.server, running.database)
         questions = cycle(asking("night", users, size.seconds))
