@@ -24,7 +24,7 @@ class ConsolidateConfig(BaseModel, extra="forbid"):
     most_questions: int = Field(200, ge=0, description="Most questions of one run to the language model.")
     summary_age_days: float = Field(90, ge=0, description="Age from which memories are summarised.")
     summary_similarity: float = Field(
-        0.5, ge=0, le=1, description="Calibrated similarity of two memories from which one summary may tell both."
+        0.55, ge=0, le=1, description="Calibrated similarity of two memories from which one summary may tell both."
     )
     summary_least: int = Field(4, ge=2, le=100, description="Fewest memories of which a summary is made.")
     summary_most: int = Field(20, ge=2, le=100, description="Most memories of which a summary is made.")

@@ -23,7 +23,8 @@ from app.webhooks import Event, Subscriptions, tell
 
 JOB: Final = "deprecate"
 ACTOR: Final = "consolidate"
-PAGE: Final = 50
+PAGE: Final = 20
+"""Judged under the lock of their subject, so that its writers wait for a moment only."""
 ENDED: Final = "validity_ended"
 BEFORE_ALL: Final = datetime(1, 1, 2, tzinfo=UTC)
 

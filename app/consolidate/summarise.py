@@ -20,6 +20,7 @@ from app.consolidate.visits import FIRST, Visit, mark, turn, visits
 from app.database import Transaction, sql
 from app.errand import Change, Errand
 from app.errors import EmbeddingUnavailable
+from app.language import word_ids
 from app.remember import Draft, Link, NewMemory, Rememberer, store_drafts
 from app.webhooks import Event, tell
 
@@ -96,10 +97,20 @@ def _clusters(rows: Sequence[Any], rememberer: Rememberer, config: ConsolidateCo
         scope.sort(key=lambda row: (row["happened_at"], row["memory_id"]))
         vectors = np.stack([row["embedding"] for row in scope]).astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        similarity = np.clip((vectors @ vectors.T - low) / (high - low), 0, 1)
+        similarity = np.clip((vectors @ vectors.T - low) / (high - low), 0, 1) * _share_a_word(scope)
         groups = clusters(similarity, config.summary_similarity, config.summary_least, config.summary_most)
         found += [Cluster([scope[place] for place in group], similarity[np.ix_(group, group)]) for group in groups]
     return found
+
+
+def _share_a_word(rows: Sequence[Any]) -> NDArray[np.bool_]:
+    """(n, n): which texts have a word in common. Similarity only proposes: short sentences all look a little alike."""
+    numbers: dict[int, int] = {}
+    words = [[numbers.setdefault(word, len(numbers)) for word in word_ids(row["content"])] for row in rows]
+    holds = np.zeros((len(rows), max(1, len(numbers))), np.float32)
+    for place, found in enumerate(words):
+        holds[place, found] = 1
+    return np.asarray(holds @ holds.T > 0)
 
 
 async def _summarise(
@@ -204,18 +215,20 @@ _OLD: Final = """
     AND m.kind = ANY (cast(:kinds AS text[])) AND m.content_type = 'text' AND NOT m.pinned AND m.key IS NULL
     AND m.valid_to IS NULL AND m.expires_at IS NULL
 """
+# A LIMIT keeps the planner from reading all links of the subject once more for each row, where NOT EXISTS lets it.
 # One that is told, or whose summary somebody put away, is not told again; one whose summary was retired is.
 _UNTOLD: Final = sql(f"""
     SELECT m.memory_id, m.agent_id, m.content, m.importance, m.tags, m.version, m.embedding, m.generation_id,
            coalesce(m.event_at, m.created_at) AS happened_at
     FROM memories m
     WHERE {_OLD} AND m.created_at < :old AND m.memory_id > :after AND m.window_count = 1 AND m.embedding IS NOT NULL
-      AND NOT EXISTS (
-          SELECT FROM memory_links l JOIN memories s
+      AND (
+          SELECT l.memory_id FROM memory_links l JOIN memories s
             ON s.tenant_id = l.tenant_id AND s.subject_id = l.subject_id AND s.memory_id = l.memory_id
           WHERE l.tenant_id = m.tenant_id AND l.subject_id = m.subject_id AND l.other_id = m.memory_id
             AND l.relation = 'derived_from' AND s.status <> 'deprecated'
-      )
+          LIMIT 1
+      ) IS NULL
     ORDER BY m.memory_id LIMIT :limit
 """)
 _NEXT: Final = sql(f"SELECT min(m.created_at) FROM memories m WHERE {_OLD} AND m.created_at >= :old")
@@ -231,10 +244,12 @@ _BEFORE: Final = sql("""
           ON m.tenant_id = l.tenant_id AND m.subject_id = l.subject_id AND m.memory_id = l.memory_id
         WHERE l.tenant_id = s.tenant_id AND l.subject_id = s.subject_id AND l.relation = 'derived_from'
           AND l.other_id = ANY (cast(:sources AS uuid[])) AND m.status = 'deprecated'
-          AND NOT EXISTS (
-              SELECT FROM memory_links k WHERE k.tenant_id = m.tenant_id AND k.subject_id = m.subject_id
-                AND k.other_id = m.memory_id AND k.relation = 'supersedes'
-          )
+          AND (
+              SELECT k.memory_id FROM memory_links k
+              WHERE k.tenant_id = m.tenant_id AND k.subject_id = m.subject_id AND k.other_id = m.memory_id
+                AND k.relation = 'supersedes'
+              LIMIT 1
+          ) IS NULL
     ) AS retired
     FROM subjects s WHERE s.tenant_id = :tenant_id AND s.subject_id = :subject_id
 """)
