@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from app import telemetry, work_metrics
 from app.database import Database
@@ -28,6 +28,12 @@ class ConsolidateConfig(BaseModel, extra="forbid"):
     )
     summary_least: int = Field(4, ge=2, le=100, description="Fewest memories of which a summary is made.")
     summary_most: int = Field(20, ge=2, le=100, description="Most memories of which a summary is made.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.summary_most < self.summary_least:
+            raise ValueError("summary_most must not be below summary_least")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +82,15 @@ class Asking:
         work_metrics.CONSOLIDATION_DEGRADED.labels(reason).inc()
         telemetry.log().warning("consolidation_degraded", run_id=str(self.errand.run_id), reason=reason)
 
-    async def ask(self, purpose: str, instructions: str, content: str, shape: type[Shape]) -> Shape | None:
+    async def ask(
+        self, purpose: Literal["judge", "summarise"], instructions: str, content: str, shape: type[Shape]
+    ) -> Shape | None:
         """The model's answer; None: there is none, and that was counted. An unusable one costs only this question."""
         model = self.model
         if model is None or not self.take():
             return None
         try:
-            return await model.ask("judge" if purpose == "judge" else "summarise", instructions, content, shape)
+            return await model.ask(purpose, instructions, content, shape)
         except LlmUnavailable:
             self.give_up("llm_unavailable")
         except LlmUnusable:

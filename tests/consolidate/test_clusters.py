@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from app.consolidate import ConsolidateConfig
 from app.consolidate.clusters import LONGEST_TEXT, MOST_CHARACTERS, clusters, extract, headed, invented
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -53,6 +55,11 @@ def test_a_heading_names_days_and_number() -> None:
     later = NOON.replace(day=1, month=12)
     assert headed("x", 4, NOON, later, chinese=True) == "摘要（2026-11-30 至 2026-12-01，4 条）：x"
     assert headed("x", 4, NOON, NOON, chinese=False) == "Summary (2026-11-30, 4 memories): x"
+
+
+def test_the_most_is_not_below_the_least() -> None:
+    with pytest.raises(ValidationError, match="summary_most"):
+        ConsolidateConfig(summary_least=9, summary_most=8)
 
 
 @pytest.mark.parametrize(
