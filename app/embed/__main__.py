@@ -22,6 +22,8 @@ def main() -> int:
     except OSError as error:  # no room, no right: the caller does without, and says so
         sys.stderr.write(f"mneme: the model cannot be kept: {error.strerror}\n")
         return 1
+    except KeyboardInterrupt:  # whoever asked is interrupted, too, and says so
+        return 1
     return 0
 
 

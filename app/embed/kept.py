@@ -98,17 +98,17 @@ def make_apart(source: Source, shelf: Path) -> bool:
 
     Raises StartupRefused when the model cannot be loaded at all.
     """
+    environment = {name: value for name, value in os.environ.items() if name != SHARED_DIRECTORY}
     try:
-        folders.lock_file(shelf).open("a").close()
+        folders.lock_file(shelf).open("a").close()  # before torch is imported for nothing
+        made = subprocess.run(
+            [sys.executable, "-m", "app.embed"],
+            input=json.dumps({"shelf": str(shelf), "source": asdict(source)}),
+            stdout=subprocess.PIPE, encoding="utf-8", env=environment, check=False,
+        )  # fmt: skip
     except OSError as error:
         log().warning("embedding_model_not_kept", model=source.name, error=error.strerror)
         return False
-    environment = {name: value for name, value in os.environ.items() if name != SHARED_DIRECTORY}
-    made = subprocess.run(
-        [sys.executable, "-m", "app.embed"],
-        input=json.dumps({"shelf": str(shelf), "source": asdict(source)}),
-        stdout=subprocess.PIPE, encoding="utf-8", env=environment, check=False,
-    )  # fmt: skip
     if made.returncode in {EXIT_CONFIGURATION, EXIT_DEPENDENCY}:
         raise StartupRefused(made.stdout.strip(), dependency=made.returncode == EXIT_DEPENDENCY)
     if made.returncode != 0:

@@ -246,12 +246,13 @@ async def test_a_data_directory_that_takes_nothing_costs_a_warning(
     await unkept_gives_the_same(tiny, tmp_path / "file", kept_well)
 
 
+@pytest.mark.parametrize("program", [shutil.which("false"), "/nowhere/python"])
 async def test_a_process_that_cannot_keep_the_model_costs_a_warning(
-    tiny: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, tiny: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tiny, tmp_path / "models")
     kept_well = load_embedder(EmbedConfig(provider="local", model=tiny.path, precision="float32", threads=1), tmp_path)
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(sys, "executable", program)
     await unkept_gives_the_same(tiny, tmp_path / "empty", kept_well)
 
 
