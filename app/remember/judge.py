@@ -27,7 +27,7 @@ NEIGHBOURS: Final = 5
 """Nearest active memories that a draft is compared with."""
 NEAR: Final = 0.3
 """Calibrated similarity from which a neighbour may say the opposite: a negation moves a vector far."""
-FAR_NEIGHBOURS: Final = 20
+FAR_NEIGHBOURS: Final = 10
 """The same, at any distance, for a draft that denies, says that something changed, or tells of what is long over: what
 it overrules, or is overruled by, is worded otherwise."""
 DRAFTS_PER_STATEMENT: Final = 100

@@ -45,6 +45,7 @@ _ROLE = re.compile(
     + f"|{CUT_OUT})"
 )  # fmt: skip
 _MY_PARENT = re.compile(r"我([爸妈])(?!\1)")
+_LIKES_TO = re.compile("(?<![可恋热疼])爱(?=[吃喝看玩听用穿去])")  # one word with its verb, as it is cut
 _NEVER_NAMES = frozenset(
     ["the", "a", "an", "my", "his", "her", "their", "our", "your", "it", "this", "that", "he", "she", "they", "we",
      "you", "user", "i", "there", "if", "on", "in", "at", "for", "when", "what", "how", "who", "why", "where", "to",
@@ -120,7 +121,7 @@ def statement(text: str) -> Statement:
 
 def _cut(folded: str) -> list[tuple[str, str]]:
     """Pieces that hold a letter or digit, with their tag; kin and roles are cut out first, whatever stands around."""
-    apart = _ROLE.sub(r" \1 ", _MY_PARENT.sub(r"我 \1\1 ", folded))
+    apart = _ROLE.sub(r" \1 ", _MY_PARENT.sub(r"我 \1\1 ", _LIKES_TO.sub("喜欢 ", folded)))
     cut = ((piece.strip(), tag) for piece, tag in rjieba.tag(apart))
     return [(piece, tag) for piece, tag in cut if any(map(str.isalnum, piece))]
 

@@ -15,6 +15,7 @@ from app.remember.wording import FRAME, LONE_CHARACTERS, OPPOSITES, STANDS_FOR
 
 Verdict = Literal["same", "unsure", "different"]
 FIGURES: Final = re.compile(r"[0-9]+")
+JOINING: Final = frozenset(("而且", "并且", "以及", "和", "、", "另外", "此外", "and", "also"))
 MOST_BESIDES: Final = 2
 """Words that the old statement about a person may have beside what the new one says."""
 
@@ -35,7 +36,7 @@ def compare(new: str, old: str) -> Verdict:
     added, besides = _left(a, b), _left(b, a)
     if added and besides:
         return "different" if _names_differ(a, b, added, besides) else "unsure"
-    if a.qualifiers != b.qualifiers:
+    if a.qualifiers != b.qualifiers and (added or besides or _limits(a) != _limits(b)):
         return "unsure"
     if a.personal and b.personal:
         # One word more may be a way of saying it, unless it names a thing.
@@ -44,6 +45,11 @@ def compare(new: str, old: str) -> Verdict:
         return "same" if said and len(besides) <= MOST_BESIDES and one_person else "unsure"
     alike = a.asking == b.asking and a.persons == b.persons and len(a.words) == len(b.words)
     return "same" if alike and not (added or besides or _moved(a.words, b.words)) else "unsure"
+
+
+def _limits(a: Statement) -> Counter[str]:
+    """Qualifiers that limit; what merely joins adds nothing where nothing is added."""
+    return Counter({word: count for word, count in a.qualifiers.items() if word not in JOINING})
 
 
 def _other_figures(new: str, old: str) -> bool:

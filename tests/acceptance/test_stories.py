@@ -124,8 +124,12 @@ async def test_r07_paraphrases_do_not_pile_up(client: httpx2.AsyncClient, user: 
     ],
 )
 async def test_r08_near_is_not_same(client: httpx2.AsyncClient, user: str, first: str, second: str) -> None:
-    assert (await write(client, user, first))["outcome"] == "created"
-    assert (await write(client, user, second))["outcome"] == "created"
+    """Both exist, or the second, which says that the first changed or is not so, overrules it and is linked to it."""
+    before = await write(client, user, first)
+    after = await write(client, user, second)
+    assert (before["outcome"], after["memory"]["content"]) == ("created", second)
+    overruled = [{"id": before["id"], "relation": "supersedes"}]
+    assert (after["outcome"], after["related"]) in (("created", []), ("superseded", overruled))
 
 
 async def test_r33_the_tail_of_a_long_text_is_found(client: httpx2.AsyncClient, user: str) -> None:
