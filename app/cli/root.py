@@ -4,6 +4,7 @@ import sys
 from importlib.metadata import version
 from typing import Annotated
 
+import structlog
 import typer
 
 from app.cli import backup, config, db, jobs, keys, model, serve, tenants, up
@@ -49,6 +50,7 @@ def root(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 def run() -> None:
     """Run the command line; StartupRefused and VerificationFailed end with their exit code, other refusals with 1."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # what is printed is the answer
     try:
         app()
     except (StartupRefused, VerificationFailed) as error:

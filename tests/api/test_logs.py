@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import structlog
 
 from app import telemetry
 from tests.api.conftest import UNKNOWN_ID, MakeKey, Service, bearer
@@ -26,6 +27,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     yield taken
+    structlog.reset_defaults()
     logging.basicConfig(handlers=[], force=True)
 
 

@@ -1,5 +1,6 @@
 """The profile over HTTP: what comes first, how fresh, for whom, and by which index."""
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -187,7 +188,8 @@ async def test_every_part_is_read_in_the_order_of_an_index(
                 continue
             assert "Backward using memories_session_idx" in found["session"], found["session"]
             for part in ("tasks", "recent"):
-                assert "Backward using memories_pkey on memories " in found[part], found[part]
+                # Where the tenant has this subject alone, the index of ids is as good as that of the subject's ids.
+                assert re.search(r"Backward using memories_(pkey|id_idx) on memories ", found[part]), found[part]
             for plan in found.values():
                 assert "Sort" not in plan, plan
                 assert "Seq Scan on memories" not in plan, plan

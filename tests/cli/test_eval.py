@@ -64,7 +64,7 @@ def test_a_row_becomes_a_memory(
     folder = write_set(tmp_path / "s", [{"id": "a", "user_id": "u", "content": "芒果", "kind": "x"} | row], [QUERY])
     (memory,) = read_set(folder).memories.values()
     assert (memory.get("event_at"), memory.get("session_id")) == (event_at, session_id)
-    assert memory.keys() <= {"user_id", "content", "event_at", "session_id"}
+    assert memory.keys() <= {"user_id", "content", "event_at", "session_id", "importance"}
 
 
 def test_absent_and_other_folders_are_skipped(tmp_path: Path) -> None:

@@ -12,17 +12,28 @@ import httpx2
 import psutil
 import pytest
 
+from app.cli import embedded, schema
 from tests.cli.test_up import free_ports
+from tests.conftest import TEMPLATE, administer
 
 PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
-def address(database_url: str, tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
+def own_url(cluster: embedded.EmbeddedServer, database_name: str) -> str:
+    """A database without a key: the door is open."""
+    name = f"{database_name}_processes"
+    superuser = cluster.url(embedded.SUPERUSER, "postgres")
+    administer(superuser, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)", f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    return cluster.url(schema.LOGIN_ROLE, name)
+
+
+@pytest.fixture
+def address(own_url: str, tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Base URL and supervisor of an API of two processes."""
     [port] = free_ports(1)
     settings = {
-        "MNEME_DATABASE__URL": database_url,
+        "MNEME_DATABASE__URL": own_url,
         "MNEME_DATA_DIR": str(tmp_path),
         "MNEME_API__PORT": str(port),
         "MNEME_API__PROCESSES": "2",
@@ -62,13 +73,13 @@ def test_two_processes_share_port_and_metrics_and_survive_each_other(address: tu
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_port_that_is_taken_is_refused(
-    address: tuple[str, psutil.Process], database_url: str, tmp_path: Path, processes: str
+    address: tuple[str, psutil.Process], own_url: str, tmp_path: Path, processes: str
 ) -> None:
     url, _ = address
     environment = os.environ | {
         "MNEME_API__PORT": url.rpartition(":")[2],
         "MNEME_API__PROCESSES": processes,
-        "MNEME_DATABASE__URL": database_url,
+        "MNEME_DATABASE__URL": own_url,
         "MNEME_DATA_DIR": str(tmp_path),
         "MNEME_EMBED__PROVIDER": "hashing",
     }

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.recall.query import Candidates, Fusion
+from app.recall.ranking import ROUNDING
 from app.recall.signals import SIGNALS
 from tests.recall.candidates import HERE, NOW, asking, candidates_for, rank
 
@@ -59,7 +60,7 @@ def test_raising_the_threshold_never_adds_a_hit(seed: int, low: float, high: flo
     assert set(strict) <= set(order(candidates, similarity_threshold=low))
     for row in strict:
         known = candidates.cosine[row]
-        assert math.isnan(known) or min(max((known - 0.75) / 0.17, 0), 1) >= high - 1e-9
+        assert math.isnan(known) or min(max((known - 0.75) / 0.17, 0), 1) >= high - ROUNDING
 
 
 def test_the_same_text_passes_a_threshold_of_nine_tenths_and_a_stranger_does_not() -> None:
