@@ -137,8 +137,9 @@ class Runner:
 
     async def _run_asked(self, turn: Turn) -> None:
         job = next((job for job in self.jobs if job.name == turn.slot.job), None)
-        with contextlib.suppress(Exception):  # told already
+        with contextlib.suppress(Exception):  # told already; a lease that is not given back ends by itself
             if job is None:
+                telemetry.log().error("job_unknown", job=turn.slot.job)
                 await self.runs.finish(turn, {}, "UnknownJob")
                 return
             await self._run_turn(job, turn, Errand(now(), tenant_id=turn.slot.tenant_id, dry_run=turn.slot.dry_run))

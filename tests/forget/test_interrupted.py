@@ -49,7 +49,7 @@ async def test_a_killed_run_is_finished_by_the_next_one(store: Store, database_u
     assert (0 < archived < 5000, runs) == (True, 1)
 
     code, out = 75, b""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while code == 75:  # until the lease of the dead one is over
             process = await start()
             out, _ = await process.communicate()
