@@ -1,6 +1,7 @@
 """`mneme jobs`: which jobs there are and what they did; running one here and now; undoing what a run did."""
 
 import importlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +12,12 @@ from typing import Annotated, Any, Final
 from uuid import UUID
 
 import orjson
+import structlog
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from app import telemetry
 from app.cli.connect import with_database
 from app.cli.progress import SECONDS_A_LINE
 from app.clock import now
@@ -78,7 +79,7 @@ def run(
     wanted = workers.Wanted(name, tenant, dry_run, if_due)
     if (why := workers.refusal(wanted)) is not None:
         raise typer.BadParameter(why)
-    telemetry.configure_logging(service="mneme-jobs", version="", level="WARNING")
+    _log_trouble_only()
 
     async def action(settings: Settings, database: Database) -> tuple[str, Errand]:
         with _progress(name, quiet=quiet) as watch:
@@ -136,7 +137,7 @@ def undo(
         ]
         return sum(one.restored for one in undone), sum(one.left for one in undone)
 
-    telemetry.configure_logging(service="mneme-jobs", version="", level="WARNING")
+    _log_trouble_only()
     restored, left = with_database(action)
     print(f"{restored} brought back, {left} left: others stand in their place")
 
@@ -149,6 +150,11 @@ def _table(*headings: str) -> Table:
 
 def _print(table: Table) -> None:
     Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+
+
+def _log_trouble_only() -> None:
+    """What a worker would log of a run is printed here, or is its summary."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def _workers() -> Any:
