@@ -65,24 +65,19 @@ class Stamps:
         while self._waiting:
             places = list(self._waiting)[:STAMPS_A_STATEMENT]
             waiting = {place: self._waiting.pop(place) for place in places}
-            stamps: dict[Place, Stamp] = {}
-            failure: Exception | None = None
             try:
                 async with self._database.work() as transaction:
                     rows = await transaction.fetch(
                         _STAMPS, tenants=[place[0] for place in places], subjects=[place[1] for place in places]
                     )
-                stamps = {(row["tenant_id"], row["subject_id"]): (row["server"], row["stamp"]) for row in rows}
+                    stamps = {(row["tenant_id"], row["subject_id"]): (row["server"], row["stamp"]) for row in rows}
+                    for place, futures in waiting.items():
+                        for future in futures:
+                            if not future.done():  # its search may have been given up
+                                future.set_result(stamps.get(place))  # nobody need wait for the end of a reading
             except Exception as error:
-                failure = error
-            for place, futures in waiting.items():
-                for future in futures:
-                    if future.done():
-                        continue  # its search was given up
-                    if failure is None:
-                        future.set_result(stamps.get(place))
-                    else:
-                        future.set_exception(failure)
+                for future in (future for futures in waiting.values() for future in futures if not future.done()):
+                    future.set_exception(error)
 
 
 @dataclass(slots=True)
