@@ -11,11 +11,12 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+import structlog
 from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -97,6 +98,13 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     database = await Database.connect(DatabaseConfig(url=SecretStr(database_url)))
     yield database
     await database.close()
+
+
+@pytest.fixture(autouse=True)
+def logging_of_one_test() -> Iterator[None]:
+    """A command sets up logging for its process, and writes to what pytest closes after the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """`mneme jobs` against a real database: what it prints, its exit codes, and what the nightly cron calls."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from uuid import UUID
 
 import orjson
 import pytest
-import structlog
 
 from app.clock import now
 from app.database import Database, sql
@@ -18,13 +16,6 @@ from tests.forget.conftest import Store
 from workers.jobs import JOBS
 
 __all__ = ["configured", "mneme"]  # fixtures
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """A command sets up logging for its process, which here is that of all tests."""
-    yield
-    structlog.reset_defaults()
 
 
 async def run(mneme: Run, *arguments: str) -> Ended:
