@@ -7,6 +7,7 @@ stopped here.
 
 import asyncio
 import fcntl
+import logging
 import os
 import shutil
 import signal
@@ -105,6 +106,9 @@ def logging_of_one_test() -> Iterator[None]:
     """A command sets up logging for its process, and writes to what pytest closes after the test."""
     yield
     structlog.reset_defaults()
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if type(each).__module__ == "app.telemetry"]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture
