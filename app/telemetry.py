@@ -32,7 +32,7 @@ OPERATIONS: Final = (
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
 PURPOSES: Final = ("extract", "judge", "summarise")
-DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "keyword_unavailable", "rerank_unavailable")
+DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "rerank_unavailable")
 
 BUILD_INFO = Gauge(
     "mneme_build_info",

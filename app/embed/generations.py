@@ -76,7 +76,8 @@ async def _claim(database: Database, spec: ModelSpec, tokenizer_version: int, no
         changes = "; ".join(f"{name} stored {row[name]!r}, configured {wanted[name]!r}" for name in different)
         raise StartupRefused(
             f"the stored vectors belong to another embedding generation ({changes}). Vectors of two generations are "
-            "never compared: set the model back, or run `mneme reembed` to migrate"
+            "never compared: set the model back, or begin with an empty database (`mneme reembed`, which will migrate, "
+            "is not there yet)"
         )
     return Generation(row["generation_id"], _calibrated(spec, row))
 
