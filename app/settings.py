@@ -30,11 +30,12 @@ from app.consolidate import ConsolidateConfig
 from app.database import DatabaseConfig
 from app.embed import EmbedConfig, NliConfig, RerankConfig
 from app.errors import StartupRefused
+from app.extract import ExtractConfig
 from app.forget import ForgetConfig
 from app.llm import LlmConfig
 from app.operations import OperationConfig
 from app.recall import RecallConfig
-from app.remember import ExtractConfig, RememberConfig, SessionConfig
+from app.remember import RememberConfig, SessionConfig
 from app.webhooks import WebhookConfig
 
 PREFIX = "MNEME_"

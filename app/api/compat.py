@@ -16,9 +16,10 @@ from app.api.schemas import TutorialAdd, TutorialRetrieve
 from app.api.search import note
 from app.clock import now
 from app.errors import Invalid
+from app.extract import NOTHING_SAID
 from app.idempotency import Answer
 from app.recall import Query
-from app.remember import DEFAULT_KIND, NOTHING_SAID, NewMemory, Written
+from app.remember import DEFAULT_KIND, NewMemory, Written
 
 router = walled_router(prefix="/memory", tags=["tutorial"])
 

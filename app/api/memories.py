@@ -20,10 +20,11 @@ from app.api.reply import REMOVED_HEADER, as_bytes, reply
 from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
 from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
+from app.extract import NOTHING_SAID
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency
 from app.memory import Memory
-from app.remember import NOTHING_SAID, Listing, Written
+from app.remember import Listing, Written
 
 router = walled_router(prefix="/v1", tags=["memories"])
 

@@ -19,11 +19,12 @@ from app.api.reply import reply
 from app.api.schemas import TOKENS_MAX, ZoneName, not_blank
 from app.clock import now
 from app.database import Transaction
+from app.extract import Message
 from app.guard import Caller
 from app.language import zone_of
 from app.operations import Order, extraction_order
 from app.recall import ContextRequest, make_context
-from app.remember import Conversation, Message, Window
+from app.remember import Conversation, Window
 
 router = walled_router(prefix="/v1", tags=["sessions"])
 

@@ -13,11 +13,12 @@ from uuid_utils.compat import uuid7
 from app import work_metrics
 from app.database import Transaction, sql
 from app.errors import NotFound
+from app.extract import Extraction, Fact, Message, extract_facts
 from app.idempotency import Answer
 from app.language import zone_of
 from app.operations.queue import Claim
 from app.operations.tools import Tools
-from app.remember import Conversation, Extraction, Fact, Message, NewMemory, Written, end_in, extract_facts, held_in
+from app.remember import Conversation, NewMemory, Written, end_in, held_in
 
 Prepare = Callable[[Transaction], Awaitable[Mapping[str, Any]]]
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from app.extract import ExtractConfig
 from app.llm import LanguageModel
-from app.remember import ExtractConfig, Rememberer
+from app.remember import Rememberer
 
 
 @dataclass(frozen=True, slots=True)

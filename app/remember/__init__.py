@@ -1,8 +1,6 @@
 """Remember: how memories come in, are judged, and are kept by hand."""
 
 from app.kinds import DEFAULT_KIND, KINDS
-from app.remember.conversation import Extraction, Fact, Message, Skipped
-from app.remember.extract import ExtractConfig, extract_facts
 from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.judge import judge as judge_drafts
@@ -10,7 +8,6 @@ from app.remember.judge import judge_pair
 from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
 from app.remember.memory import Draft, IfTrivial, Link, NewMemory, RememberConfig, Written, content_hash
 from app.remember.opinion import LlmOpinion, Opinion, consult
-from app.remember.served import NOTHING_SAID
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.store import store as store_drafts
 from app.remember.twins import compare
@@ -22,12 +19,8 @@ __all__ = [
     "DEFAULT_KIND",
     "KINDS",
     "MOST_STEPS",
-    "NOTHING_SAID",
     "Conversation",
     "Draft",
-    "ExtractConfig",
-    "Extraction",
-    "Fact",
     "Feedback",
     "Filler",
     "IfTrivial",
@@ -35,7 +28,6 @@ __all__ = [
     "Link",
     "Listing",
     "LlmOpinion",
-    "Message",
     "NewMemory",
     "Opinion",
     "RememberConfig",
@@ -44,7 +36,6 @@ __all__ = [
     "SessionConfig",
     "Sessions",
     "Shelf",
-    "Skipped",
     "Window",
     "Written",
     "backlog",
@@ -53,7 +44,6 @@ __all__ = [
     "content_hash",
     "end_idle_sessions",
     "end_in",
-    "extract_facts",
     "give_feedback",
     "held_in",
     "judge_drafts",

@@ -7,10 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.remember.importance import LEAST_IMPORTANCE, importance
+from app.extract import LEAST_IMPORTANCE, SERVED, importance_of, trivial, without_served
 from app.remember.memory import NewMemory, RememberConfig
-from app.remember.served import SERVED, without_served
-from app.remember.triviality import trivial
 
 FILTERED_BELOW: Final = 2.0
 """Who names an importance from here on wants the text kept, whatever it says."""
@@ -33,7 +31,7 @@ def settled(new: NewMemory, config: RememberConfig, now: datetime) -> NewMemory:
     weight = new.importance
     if weight is None:
         ordinary = small_talk is None or new.if_trivial == "keep"  # what has importance 1 is archived after a week
-        weight = importance(new.kind, said) if ordinary else LEAST_IMPORTANCE
+        weight = importance_of(new.kind, said) if ordinary else LEAST_IMPORTANCE
     expires_at = new.expires_at
     if weight <= LEAST_IMPORTANCE and expires_at is None and not new.pinned and new.if_trivial != "keep":
         expires_at = now + timedelta(days=config.unimportant_days)

@@ -17,12 +17,12 @@ from uuid_utils.compat import uuid7
 from app.database import Database, Statement, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import DuplicateContent, EmbeddingUnavailable, Invalid, KeyTaken, NotFound, VersionConflict
+from app.extract import NOTHING_SAID, without_served
 from app.guard import Caller
 from app.kinds import KINDS
 from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.memory import RememberConfig, content_hash
-from app.remember.served import NOTHING_SAID, without_served
 from app.wire import halfvec, sparsevec
 
 AMENDABLE = (

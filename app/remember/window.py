@@ -18,9 +18,7 @@ from uuid_utils.compat import uuid7
 from app import telemetry
 from app.database import Database, Transaction, sql, subject_lock
 from app.errors import FieldError, Invalid
-from app.remember.conversation import Message, Role
-from app.remember.sentences import asked_to_keep, sentences
-from app.remember.served import without_served
+from app.extract import Message, Role, requests_to_keep, without_served
 
 BLOCKING_CHARACTERS: Final = 20_000  # counting the tokens of more would hold up the event loop
 
@@ -258,9 +256,9 @@ def _asked(held: Sequence[WindowMessage], new: Sequence[WindowMessage]) -> list[
     first = len(said) - sum(message.role == "user" for message in new)
     wanted: set[int] = set()
     for number in range(first, len(said)):
-        asked = [one for one in map(asked_to_keep, sentences(said[number].content)) if one is not None]
+        asked = requests_to_keep(said[number].content)
         if asked:
-            wanted |= {number} if any(one.rest for one in asked) or not number else {number - 1, number}
+            wanted |= {number} if any(asked) or not number else {number - 1, number}
     return [said[number].as_message() for number in sorted(wanted)]
 
 

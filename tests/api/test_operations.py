@@ -13,11 +13,11 @@ import pytest
 from app import work_metrics
 from app.clock import now
 from app.database import Database, sql
+from app.extract import ExtractConfig
 from app.llm import LlmConfig, load_language_model
 from app.operations import OPERATION_KINDS, Operator, Queue, Tools, expire_operations
 from app.operations.operator import wait_seconds
 from app.operations.queue import OperationConfig
-from app.remember import ExtractConfig
 from tests.api.conftest import Service
 from tests.embed.server import Answer, Endpoint, serving, status
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.extract.served import without_served
 from app.language import normalise
 from app.memory import SERVED_LABEL
 from app.recall.block import PARTS, Block, Setting, Style, compose, language_of
-from app.remember.served import without_served
 
 NOW = datetime(2026, 3, 8, 1, 30, tzinfo=UTC)
 HOSTILE = (

@@ -6,7 +6,7 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.remember.conversation import Role
+from app.extract.conversation import Role
 from app.remember.window import _FORGET_EMPTY, WindowMessage, fit
 from app.tables import metadata
 

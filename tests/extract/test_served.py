@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.remember.served import without_served
+from app.extract.served import without_served
 
 LABEL = "[2026-03-08 09:30+08:00 | 用户偏好 | 9f3a1c2e]"
 LONG = "[1890-03-08 09:30+08:05:43 | task state | 01a22983821477d5bcdfe2af6f625a58]"

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.extract import Extraction, Fact, Message
+from app.extract.conversation import Role
+from app.extract.facts import extract_facts
+from app.extract.rules import facts_by_rules
+from app.extract.slots import SLOTS
+from app.extract.triggers import TRIGGERS
 from app.memory import served_label
-from app.remember import Extraction, Fact, Message
-from app.remember.conversation import Role
-from app.remember.extract import extract_facts
-from app.remember.rules import facts_by_rules
-from app.remember.slots import SLOTS
-from app.remember.triggers import TRIGGERS
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 AT = datetime(2024, 2, 29, 10, 0, tzinfo=SHANGHAI)

@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from app.errors import LlmUnavailable, LlmUnusable
+from app.extract import ExtractConfig, Extraction, Message, extract_facts
+from app.extract.conversation import Role
 from app.llm import LanguageModel, LlmConfig
 from app.memory import served_label
-from app.remember import ExtractConfig, Extraction, Message, extract_facts
-from app.remember.conversation import Role
 from tests.embed.server import Endpoint, Script, serving, status
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")

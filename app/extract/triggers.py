@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from app.remember.conversation import Trigger
+from app.extract.conversation import Trigger
 
 
 @dataclass(frozen=True, slots=True)

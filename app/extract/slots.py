@@ -8,7 +8,7 @@ import re
 from types import MappingProxyType
 from typing import Final
 
-from app.remember.triggers import I_ZH, Words
+from app.extract.triggers import I_ZH, Words
 
 _VALUE = r"(?P<value>[^，,。!！?？;；]{1,40}?)"
 _EN_VALUE = r"(?P<en_value>[^,!?;]{1,60}?)"

@@ -13,20 +13,20 @@ from typing import Annotated, Final
 import orjson
 from pydantic import BaseModel, Field
 
+from app.extract.conversation import Fact, Message
+from app.extract.entities import entities
+from app.extract.importance import importance_of
+from app.extract.rules import SPEAKER
+from app.extract.sentences import asked_to_keep, is_command, sentences, stated, subject
+from app.extract.served import without_served
+from app.extract.slots import SLOTS, slot
+from app.extract.triggers import ASKED_NOT_TO, DONE_FOR_THE_USER, RELATIVES, SECRET
+from app.extract.triviality import trivial
+from app.extract.when import dated
 from app.kinds import DEFAULT_KIND, KINDS
 from app.language import fold, words
 from app.llm import LanguageModel
 from app.memory import Kind
-from app.remember.conversation import Fact, Message
-from app.remember.entities import entities
-from app.remember.importance import importance
-from app.remember.rules import SPEAKER
-from app.remember.sentences import asked_to_keep, is_command, sentences, stated, subject
-from app.remember.served import without_served
-from app.remember.slots import SLOTS, slot
-from app.remember.triggers import ASKED_NOT_TO, DONE_FOR_THE_USER, RELATIVES, SECRET
-from app.remember.triviality import trivial
-from app.remember.when import dated
 
 CONTENT_CHARACTERS: Final = 1_000
 FACTS_MAX: Final = 100
@@ -157,7 +157,7 @@ def believed(
     return Fact(
         content=told.text, kind=kind, key=key, trigger="request" if wanted else "model",
         entities=tuple(dict.fromkeys([*(e for e in claim.entities if e in content), *entities(content)])),
-        importance=weight or importance(kind, content, requested=True if wanted else None),
+        importance=weight or importance_of(kind, content, requested=True if wanted else None),
         event_at=told.event_at or _moment(claim, statement, message.at, zone),
         message_index=claim.message, role=message.role,
     )  # fmt: skip

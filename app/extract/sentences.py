@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
+from app.extract.conversation import Skip
+from app.extract.triggers import COMMAND, HYPOTHETICAL, I_ZH, NOT_A_REQUEST, QUESTION, RELATIVES, REQUEST, TAG
 from app.language import fold, fold_aligned
-from app.remember.conversation import Skip
-from app.remember.triggers import COMMAND, HYPOTHETICAL, I_ZH, NOT_A_REQUEST, QUESTION, RELATIVES, REQUEST, TAG
 
 LONGEST: Final = 600
 """Characters of a sentence; a longer one is no statement but a document."""
@@ -148,6 +148,11 @@ def asked_to_keep(sentence: str) -> Asked | None:
     if _QUESTION.search(folded_rest):
         return None
     return Asked("" if _HEADING.match(folded_rest) else rest)
+
+
+def requests_to_keep(text: str) -> list[str]:
+    """What the sentences of a text that ask to remember something ask to keep; empty where they do not say what."""
+    return [asked.rest for asked in map(asked_to_keep, sentences(text)) if asked is not None]
 
 
 def subject(sentence: str) -> Subject:

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
-from app.kinds import DEFAULT_KIND
-from app.language import fold
-from app.remember.conversation import Extraction, Fact, Message, Skip, Skipped, Trigger
-from app.remember.entities import NEW, entities
-from app.remember.importance import importance
-from app.remember.sentences import (
+from app.extract.conversation import Extraction, Fact, Message, Skip, Skipped, Trigger
+from app.extract.entities import NEW, entities
+from app.extract.importance import importance_of
+from app.extract.sentences import (
     Subject,
     asked_to_keep,
     clauses,
@@ -25,11 +23,13 @@ from app.remember.sentences import (
     stated,
     subject,
 )  # fmt: skip
-from app.remember.served import without_served
-from app.remember.slots import slot
-from app.remember.triggers import ASKED_NOT_TO, ATTRIBUTE, DONE_FOR_THE_USER, EVENTS, LASTING, SECRET, TRIGGERS
-from app.remember.triviality import trivial
-from app.remember.when import dated, days_of, names_days
+from app.extract.served import without_served
+from app.extract.slots import slot
+from app.extract.triggers import ASKED_NOT_TO, ATTRIBUTE, DONE_FOR_THE_USER, EVENTS, LASTING, SECRET, TRIGGERS
+from app.extract.triviality import trivial
+from app.extract.when import dated, days_of, names_days
+from app.kinds import DEFAULT_KIND
+from app.language import fold
 
 SPEAKER = {True: "助手：", False: "Assistant: "}
 """Before what an assistant says to have done, by whether it is Chinese: else its 'I' would be taken for the user's."""
@@ -169,7 +169,7 @@ class _Reading:
         told = dated(found.text, message.at, self.zone)
         fact = Fact(
             content=told.text, kind=found.kind, key=found.key, trigger=found.trigger, event_at=told.event_at,
-            importance=importance(found.kind, found.text, requested=True if found.order else None),
+            importance=importance_of(found.kind, found.text, requested=True if found.order else None),
             entities=entities(found.text), message_index=index, role=message.role,
         )  # fmt: skip
         same = next((n for n, f in enumerate(self.facts) if (f.message_index, f.content) == (index, told.text)), None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.remember.triviality import GLUE, LONGEST, PHRASES, trivial
+from app.extract.triviality import GLUE, LONGEST, PHRASES, trivial
 
 TRIVIAL = {
     "greeting": ["你好", "您好！", "早上好呀", "Hello你在吗", "在吗？", "Hi there!", "heyyyy",

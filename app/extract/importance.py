@@ -6,10 +6,10 @@ Invariant: base by kind + 2 if it is an order or an explicit request + at most Â
 import re
 from typing import Final
 
+from app.extract.sentences import asked_to_keep, sentences
+from app.extract.triggers import TRIGGERS
 from app.kinds import KINDS
 from app.language import fold
-from app.remember.sentences import asked_to_keep, sentences
-from app.remember.triggers import TRIGGERS
 
 LEAST_IMPORTANCE: Final = 1.0
 REQUESTED: Final = 2.0
@@ -44,7 +44,7 @@ _MAY_ASK = re.compile(
 """Most texts hold none of the words of orders: one look instead of taking the text apart."""
 
 
-def importance(kind: str, text: str, *, requested: bool | None = None) -> float:
+def importance_of(kind: str, text: str, *, requested: bool | None = None) -> float:
     """From 1 to 5 in steps of a quarter. `requested`: whether the speaker asked to keep it; None: look in the text."""
     folded = fold(text)
     asked = _asks(text, folded) if requested is None else requested

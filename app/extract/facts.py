@@ -10,11 +10,11 @@ from typing import Final, Literal
 from pydantic import BaseModel, Field
 
 from app.errors import LlmUnavailable
+from app.extract.conversation import Extraction, Fact, Message, Skipped
+from app.extract.reading import Read, read_by_model
+from app.extract.rules import facts_by_rules
 from app.language import words
 from app.llm import LanguageModel
-from app.remember.conversation import Extraction, Fact, Message, Skipped
-from app.remember.reading import Read, read_by_model
-from app.remember.rules import facts_by_rules
 from app.telemetry import EXTRACTION_DEGRADED, EXTRACTION_FACTS
 
 SAME: Final = 0.6
