@@ -27,7 +27,7 @@ check: $(VENV)/.installed-dev ## Format, lint, types, import floors, migrations'
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@mkdir -p build && rm -f build/*.sql && from=base && for to in $$(sed -n 's/^revision = "\(.*\)"/\1/p' migrations/versions/*.py | sort); do \
+	@mkdir -p build && rm -f build/*.sql && from=base && for to in $$($(BIN)/alembic history 2> build/alembic.log | sed -n 's/^.* -> \([0-9a-z]*\).*/\1/p' | tac); do \
 	  $(BIN)/alembic upgrade $$from:$$to --sql > build/$$to.sql 2> build/alembic.log || { cat build/alembic.log; exit 1; }; from=$$to; done
 	@$(BIN)/squawk --pg-version=16 $(SQUAWK_EXCLUDED) build/*.sql
 	@$(BIN)/python -m pytest -q tests/house

@@ -31,6 +31,7 @@ from app.api import (
     lineage,
     memories,
     operations,
+    reviews,
     search,
     sessions,
     tenant,
@@ -58,6 +59,7 @@ from app.webhooks import Webhooks
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 ROUTERS: Final = (  # the busiest first
     search.router, memories.router, context.router, sessions.router, compat.router, feedback.router, lineage.router,
+    reviews.router,
     health.probes, operations.router, webhooks.router, tenant.router, forgetting.router, jobs.router, health.router,
 )  # fmt: skip
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}

@@ -27,7 +27,8 @@ LATENCY_SECONDS: Final = (
 
 OPERATIONS: Final = (
     "write", "write_batch", "read", "list", "history", "update", "delete", "search", "context", "profile", "feedback",
-    "lineage", "restore", "session", "extract", "operation", "webhook", "settings", "policy", "hold", "erase", "job",
+    "lineage", "restore", "review", "session", "extract", "operation", "webhook", "settings", "policy", "hold", "erase",
+    "job",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
 SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
@@ -64,8 +65,11 @@ OPERATION_DURATION_SECONDS = Histogram(
 WRITE_OUTCOMES: Final = ("created", "duplicate", "superseded", "outdated", "filtered", "quarantined")
 MEMORY_WRITES = Counter("mneme_memory_writes_total", "Memories offered, by what became of them.", ["outcome"])
 CONFLICT_SOURCES: Final = ("key", "same_text", "update_words", "opposite", "nli", "llm")
+CONFLICT_VERDICTS: Final = ("retired", "review", "accepted", "rejected")
 CONFLICTS = Counter(
-    "mneme_conflicts_total", "Memories that a new one overruled, or would have overruled.", ["source", "verdict"]
+    "mneme_conflicts_total",
+    "Memories that a new one overruled, or would have overruled: then what somebody decided, too.",
+    ["source", "verdict"],
 )
 MEMORIES_RESTORED = Counter("mneme_memories_restored_total", "Memories brought back by hand.", ["status"])
 WRITE_GROUP_SIZE = Histogram(
@@ -183,7 +187,7 @@ _BOUNDED: Final = (
     (AUTH_FAILURES, (("missing",), ("malformed",), ("unknown",), ("revoked",), ("expired",), ("scope",))),
     (OPERATION_DURATION_SECONDS, tuple((op, outcome) for op in OPERATIONS for outcome in OUTCOMES)),
     (MEMORY_WRITES, tuple((outcome,) for outcome in WRITE_OUTCOMES)),
-    (CONFLICTS, tuple((source, verdict) for source in CONFLICT_SOURCES for verdict in ("retired", "review"))),
+    (CONFLICTS, tuple((source, verdict) for source in CONFLICT_SOURCES for verdict in CONFLICT_VERDICTS)),
     (MEMORIES_RESTORED, (("deprecated",), ("duplicate",), ("archived",))),
     (WRITE_GROUP_LEFT, (("locked",), ("failed",))),
     (FEEDBACK, (("useful",), ("wrong",), ("outdated",))),

@@ -1,8 +1,5 @@
 """The resource `memories`: write one or many, read, list, amend, erase, history."""
 
-import base64
-import hmac
-from collections.abc import Callable
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -14,10 +11,11 @@ from fastapi import Query as Parameter
 from pydantic import BaseModel, Field, ValidationError
 
 from app import telemetry
+from app.api.cursor import next_cursor, place_of
 from app.api.deps import Deleter, Mneme, Reader, Services, Writer, walled_router
 from app.api.problems import ItemProblem, invalid, item_problem, problems
 from app.api.reply import REMOVED_HEADER, as_bytes, reply
-from app.api.schemas import BatchIn, ListParameters, ListQuery, MemoryIn, MemoryPatch
+from app.api.schemas import BatchIn, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
 from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
 from app.extract import NOTHING_SAID
@@ -183,19 +181,19 @@ async def list_memories(services: Mneme, caller: Reader, parameters: ListQuery) 
     user_id, _ = caller.bind(parameters.user_id, parameters.agent_id)
     if parameters.shared and parameters.user_id is not None:
         raise Invalid(errors=[FieldError("query:shared", "exclusive", "either user_id or shared")])
+    place = place_of(services, caller, parameters, parameters.cursor, 16)
     listing = Listing(
         user_id=None if parameters.shared else user_id, shared_only=parameters.shared, agent_id=parameters.agent_id,
         kind=parameters.kind, key=parameters.key, tag=parameters.tag, session_id=parameters.session_id,
         status=parameters.status, created_from=parameters.created_from, created_to=parameters.created_to,
-        before=_cursor_place(services, caller, parameters), limit=parameters.limit + 1,
+        before=None if place is None else UUID(bytes=place), limit=parameters.limit + 1,
     )  # fmt: skip
     items = await services.shelf.browse(caller, listing)
     page = items[: parameters.limit]
     telemetry.annotate(hits=len(page))
     more = len(items) > parameters.limit
-    return reply(
-        {"items": page, "next_cursor": _cursor(services, caller, parameters, page[-1]["id"]) if more else None}
-    )
+    cursor = next_cursor(services, caller, parameters, page[-1]["id"].bytes) if more else None
+    return reply({"items": page, "next_cursor": cursor})
 
 
 @router.get("/memories/{memory_id}", operation_id="get_memory", response_model=Memory, responses=problems(404, 422))
@@ -301,28 +299,3 @@ def _version(services: Services, if_match: str | None) -> int | None:
     if not (tag.startswith('"v') and tag.endswith('"') and tag[2:-1].isdecimal() and len(tag) < 13):
         raise VersionConflict
     return int(tag[2:-1])
-
-
-def _cursor_signer(services: Services, caller: Caller, parameters: ListParameters) -> Callable[[bytes], bytes]:
-    """Signs a place for this caller and these conditions only, so a cursor cannot be moved to another list."""
-    conditions = parameters.model_dump_json(exclude={"cursor", "limit"})
-    context = f"{caller.tenant_id}|{caller.user_id}|{caller.agent_id}|{conditions}".encode()
-    return lambda place: hmac.digest(services.cursor_secret, place + context, "sha256")[:16]
-
-
-def _cursor(services: Services, caller: Caller, parameters: ListParameters, last: UUID) -> str:
-    sign = _cursor_signer(services, caller, parameters)
-    return base64.urlsafe_b64encode(last.bytes + sign(last.bytes)).decode().rstrip("=")
-
-
-def _cursor_place(services: Services, caller: Caller, parameters: ListParameters) -> UUID | None:
-    if parameters.cursor is None:
-        return None
-    try:
-        raw = base64.b64decode(parameters.cursor + "=" * (-len(parameters.cursor) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raw = b""
-    place, signature = raw[:16], raw[16:]
-    if len(place) != 16 or not hmac.compare_digest(signature, _cursor_signer(services, caller, parameters)(place)):
-        raise Invalid(errors=[FieldError("query:cursor", "cursor", "not a cursor of this list")])
-    return UUID(bytes=place)

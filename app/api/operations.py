@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from app import telemetry
 from app.api.body import Identifier, Wire
+from app.api.cursor import next_cursor, place_of
 from app.api.deps import Mneme, Reader, Services, Writer, walled_router
 from app.api.memories import IdempotencyKey, idempotency_of
 from app.api.problems import problems
@@ -19,12 +20,16 @@ from app.api.schemas import ZoneName
 from app.api.sessions import MESSAGES_MAX, MessageIn, SessionId, WhoseParameters, conversation_of
 from app.clock import now
 from app.guard import Caller
-from app.operations import Order, extraction_order, session_order
+from app.operations import Order, Wanted, extraction_order, session_order
 
 router = walled_router(prefix="/v1", tags=["operations"])
 
 OperationId = Annotated[UUID, Path(description="Id of an operation.")]
 Wait = Annotated[bool, Parameter(description="Answer when it has ended, or when the longest wait is over (202).")]
+
+
+OperationKindName = Literal["extract"]
+OperationState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
 class Progress(BaseModel):
@@ -74,8 +79,8 @@ class Operation(BaseModel):
     """Slow work. `result` is there when it has succeeded; `error` when it failed, or will be tried once more."""
 
     id: UUID
-    kind: Literal["extract"]
-    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    kind: OperationKindName
+    state: OperationState
     user_id: str | None
     agent_id: str | None
     progress: Progress
@@ -114,6 +119,24 @@ class EndParameters(WhoseParameters):
 
     keep: Annotated[bool, Field(strict=False)] = Field(False, description="Make memories of what it holds (202).")
     timezone: ZoneName = "UTC"
+
+
+class OperationParameters(Wire):
+    """Conditions and page of a list of operations."""
+
+    user_id: Identifier | None = Field(None, description="Null: of all users, if the key is not bound to one.")
+    kind: OperationKindName | None = None
+    state: OperationState | None = None
+    session_id: Identifier | None = None
+    limit: Annotated[int, Field(strict=False, ge=1, le=200)] = 50
+    cursor: Annotated[str, Field(max_length=512)] | None = None
+
+
+class OperationList(BaseModel):
+    """One page; `next_cursor` is null on the last."""
+
+    items: list[Operation]
+    next_cursor: str | None
 
 
 ACCEPTED: dict[int | str, dict[str, Any]] = {202: {"model": Operation, "description": "Accepted, and not ended yet."}}
@@ -184,6 +207,25 @@ async def end_session(
     order = Order("extract", conversation.user_id, conversation.agent_id, prepare)
     operation, _ = await services.operations.submit(caller, order, now=now())
     return _answer(operation)
+
+
+@router.get("/operations", operation_id="list_operations", response_model=OperationList, responses=problems(422))
+async def list_operations(
+    services: Mneme, caller: Reader, parameters: Annotated[OperationParameters, Parameter()]
+) -> Response:
+    """Operations that match, the newest first."""
+    telemetry.annotate(operation="operation")
+    user_id, _ = caller.bind(parameters.user_id, None)
+    place = place_of(services, caller, parameters, parameters.cursor, 16)
+    wanted = Wanted(
+        user_id=user_id, kind=parameters.kind, state=parameters.state, session_id=parameters.session_id,
+        before=None if place is None else UUID(bytes=place), limit=parameters.limit + 1,
+    )  # fmt: skip
+    found = await services.operations.browse(caller, wanted)
+    page = found[: parameters.limit]
+    more = len(found) > parameters.limit
+    cursor = next_cursor(services, caller, parameters, page[-1]["id"].bytes) if more else None
+    return reply({"items": page, "next_cursor": cursor})
 
 
 @router.get(

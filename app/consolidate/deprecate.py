@@ -206,18 +206,19 @@ async def _link(
     transaction: Transaction, visit: Visit, draft: Draft, review: Sequence[tuple[UUID, UUID, str]], *, edited: bool,
     now: datetime,
 ) -> None:  # fmt: skip
-    links = [(newer, "review", older) for newer, older, _ in review]
+    links: list[tuple[UUID, str, UUID, str | None]] = [(newer, "review", older, why) for newer, older, why in review]
     if edited:
         # What says the same after an edit is for dedup to decide, which looks at more than the words.
         links += [
-            (draft.memory_id, "candidate", link.other_id)
+            (draft.memory_id, "candidate", link.other_id, None)
             for link in draft.links
             if link.relation in ("candidate", "duplicate_of")
         ]
     if links:
         await transaction.execute(
             _LINK, **visit.names, memories=[link[0] for link in links], relations=[link[1] for link in links],
-            others=[link[2] for link in links], now=now,
+            others=[link[2] for link in links], reasons=[link[3] for link in links], events=[uuid7() for _ in links],
+            actor=ACTOR, now=now,
         )  # fmt: skip
 
 
@@ -288,9 +289,30 @@ _DEPRECATE = sql(f"""
     )
     SELECT agent_id FROM retired
 """)
+# What somebody has decided to keep beside that very memory is not asked about again.
 _LINK = sql("""
-    INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
-    SELECT :tenant_id, :subject_id, item.*, cast(:now AS timestamptz)
-    FROM unnest(cast(:memories AS uuid[]), cast(:relations AS text[]), cast(:others AS uuid[])) AS item
-    ON CONFLICT DO NOTHING
+    WITH item AS (
+        SELECT * FROM unnest(
+            cast(:memories AS uuid[]), cast(:relations AS text[]), cast(:others AS uuid[]), cast(:reasons AS text[]),
+            cast(:events AS uuid[])
+        ) AS item (memory_id, relation, other_id, reason, event_id)
+    ), linked AS (
+        INSERT INTO memory_links (tenant_id, subject_id, memory_id, relation, other_id, created_at)
+        SELECT :tenant_id, :subject_id, i.memory_id, i.relation, i.other_id, cast(:now AS timestamptz) FROM item i
+        WHERE i.relation <> 'review' OR (
+            SELECT e.event_id FROM memory_events e
+            WHERE e.tenant_id = :tenant_id AND e.subject_id = :subject_id AND e.memory_id = i.other_id
+              AND e.action = 'kept' AND e.detail ->> 'against' = cast(i.memory_id AS text)
+            LIMIT 1
+        ) IS NULL
+        ON CONFLICT DO NOTHING
+        RETURNING tenant_id, subject_id, memory_id, relation, other_id
+    )
+    INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
+    SELECT l.tenant_id, l.subject_id, i.event_id, l.memory_id, 'review', :actor, m.version,
+           jsonb_build_object('review', jsonb_build_object(cast(l.other_id AS text), i.reason)), :now
+    FROM linked l
+    JOIN item i ON i.memory_id = l.memory_id AND i.relation = l.relation AND i.other_id = l.other_id
+    JOIN memories m ON m.tenant_id = l.tenant_id AND m.subject_id = l.subject_id AND m.memory_id = l.memory_id
+    WHERE l.relation = 'review'
 """)

@@ -4,7 +4,7 @@ Invariant: the input is stored before anybody is told that it was accepted, and 
 together with its success or not at all.
 """
 
-from app.operations.desk import Desk, Order
+from app.operations.desk import Desk, Order, Wanted
 from app.operations.extract import extraction_order, session_order
 from app.operations.kinds import OPERATION_KINDS
 from app.operations.operator import Operator
@@ -19,6 +19,7 @@ __all__ = [
     "Order",
     "Queue",
     "Tools",
+    "Wanted",
     "expire_operations",
     "extraction_order",
     "session_order",

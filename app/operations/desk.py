@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,7 +17,7 @@ import orjson
 from uuid_utils.compat import uuid7
 
 from app import work_metrics
-from app.database import Database, Transaction, sql, subject_lock
+from app.database import Database, Statement, Transaction, sql, subject_lock
 from app.errors import Conflict, NotFound
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency, keep_answer, key_lock, only_once, stored_answer
@@ -36,6 +37,18 @@ class Order:
     user_id: str | None
     agent_id: str | None
     prepare: Callable[[Transaction], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which operations to list: conditions that are None do not apply; `before` continues after that one."""
+
+    user_id: str | None = None
+    kind: str | None = None
+    state: str | None = None
+    session_id: str | None = None
+    before: UUID | None = None
+    limit: int = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,22 @@ class Desk:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LOOK_SECONDS[1])
 
+    async def browse(self, caller: Caller, wanted: Wanted) -> list[dict[str, Any]]:
+        """Operations, the newest first, at most `wanted.limit`; of a bound caller those that it may see."""
+        values = {
+            "user_id": wanted.user_id,
+            "bound_agent_id": caller.agent_id,
+            "kind": wanted.kind,
+            "state": wanted.state,
+            "session_id": wanted.session_id,
+            "before": wanted.before,
+        }
+        conditions = [condition for name, condition in _CONDITIONS.items() if values[name] is not None]
+        statement = _listing(tuple(conditions))
+        async with self.database.read(caller.tenant_id) as transaction:
+            rows = await transaction.fetch(statement, tenant_id=caller.tenant_id, limit=wanted.limit, **values)
+        return [_shown(row) for row in rows]
+
     async def cancel(self, caller: Caller, operation_id: UUID, *, now: datetime) -> dict[str, Any]:
         """Stop an operation that has not ended: what it was about to write is not written.
 
@@ -174,6 +203,14 @@ def _shown(row: Any) -> dict[str, Any]:
     }
 
 
+_CONDITIONS = {
+    "user_id": "user_id = :user_id",
+    "bound_agent_id": "(agent_id IS NULL OR agent_id = :bound_agent_id)",
+    "kind": "kind = :kind",
+    "state": "state = :state",
+    "session_id": "request ->> 'session_id' = :session_id",
+    "before": "operation_id < :before",
+}
 _COLUMNS = """
     operation_id, coalesce(subject_id, tenant_id) AS subject_id, kind, state, user_id, agent_id, actor, done, total,
     attempts, result, error, detail, created_at, updated_at, finished_at
@@ -206,6 +243,14 @@ _GET = sql(f"""
     SELECT {_COLUMNS}, '{{}}'::jsonb AS request FROM operations
     WHERE tenant_id = :tenant_id AND operation_id = :operation_id
 """)
+
+
+@lru_cache(maxsize=1 << len(_CONDITIONS))
+def _listing(conditions: tuple[str, ...]) -> Statement:
+    where = " AND ".join(("tenant_id = :tenant_id", *conditions))
+    return sql(f"SELECT {_COLUMNS} FROM operations WHERE {where} ORDER BY operation_id DESC LIMIT :limit")
+
+
 _CANCEL = sql("""
     UPDATE operations SET state = 'cancelled', error = NULL, detail = NULL, updated_at = :now, finished_at = :now
     WHERE tenant_id = :tenant_id AND operation_id = :operation_id AND state IN ('queued', 'running')

@@ -94,7 +94,8 @@ class Queue:
         return timedelta(seconds=self.config.lease_seconds)
 
     async def claim(self, *, now: datetime, limit: int) -> list[Claim]:
-        """Take operations that are due, also those whose holder died, of all tenants, the longest due first."""
+        """Take operations that are due, also those whose holder died: of the tenant that has the fewest running first,
+        and of each tenant the longest due."""
         async with self.database.work() as transaction:
             rows = await transaction.fetch(_CLAIM, now=now, lease=self.lease, limit=limit)
         return [Claim(**row) for row in rows]
@@ -147,14 +148,44 @@ async def waiting(database: Database, *, now: datetime) -> tuple[int, int, float
 _MINE = """
     tenant_id = :tenant_id AND operation_id = :operation_id AND state = 'running' AND attempts = :attempts
 """
+# Tenants take turns: whoever queued ten thousand waits behind the first of everybody else. The tenants that have
+# something due are found one by one in the index, whatever the length of their queues.
 _CLAIM = sql("""
+    WITH RECURSIVE tenant AS (
+        (SELECT tenant_id FROM operations WHERE state IN ('queued', 'running') AND due_at <= clock_timestamp()
+         ORDER BY tenant_id LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT o.tenant_id FROM operations o
+            WHERE o.state IN ('queued', 'running') AND o.due_at <= clock_timestamp() AND o.tenant_id > t.tenant_id
+            ORDER BY o.tenant_id LIMIT 1
+        ) FROM tenant t WHERE t.tenant_id IS NOT NULL
+    ), waiting AS (
+        SELECT t.tenant_id, busy.running, first.due_at
+        FROM tenant t
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS running FROM operations o
+            WHERE o.tenant_id = t.tenant_id AND o.state = 'running' AND o.due_at > clock_timestamp()
+        ) AS busy
+        CROSS JOIN LATERAL (
+            SELECT o.due_at FROM operations o
+            WHERE o.tenant_id = t.tenant_id AND o.state IN ('queued', 'running')
+            ORDER BY o.due_at LIMIT 1
+        ) AS first
+        WHERE t.tenant_id IS NOT NULL
+        ORDER BY busy.running, first.due_at LIMIT :limit
+    ), candidate AS (
+        SELECT w.tenant_id, due.operation_id, due.due_at,
+               w.running + row_number() OVER (PARTITION BY w.tenant_id ORDER BY due.due_at) AS turn
+        FROM waiting w CROSS JOIN LATERAL (
+            SELECT o.operation_id, o.due_at FROM operations o
+            WHERE o.tenant_id = w.tenant_id AND o.state IN ('queued', 'running') AND o.due_at <= clock_timestamp()
+            ORDER BY o.due_at LIMIT :limit FOR UPDATE SKIP LOCKED
+        ) AS due
+    )
     UPDATE operations o SET state = 'running', attempts = o.attempts + 1, updated_at = :now,
            due_at = clock_timestamp() + cast(:lease AS interval)
-    FROM (
-        SELECT tenant_id, operation_id FROM operations
-        WHERE state IN ('queued', 'running') AND due_at <= clock_timestamp()
-        ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED
-    ) AS due
+    FROM (SELECT * FROM candidate ORDER BY turn, due_at LIMIT :limit) AS due
     WHERE o.tenant_id = due.tenant_id AND o.operation_id = due.operation_id
     RETURNING o.tenant_id, o.operation_id, coalesce(o.subject_id, o.tenant_id) AS subject_id, o.user_id, o.agent_id,
               o.actor, o.kind, o.request, o.attempts

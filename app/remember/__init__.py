@@ -8,6 +8,7 @@ from app.remember.judge import judge_pair
 from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
 from app.remember.memory import Draft, IfTrivial, Link, NewMemory, RememberConfig, Written, content_hash
 from app.remember.opinion import LlmOpinion, Opinion, consult
+from app.remember.review import Pair, Review, accept_review, open_reviews, reject_review
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.store import store as store_drafts
 from app.remember.twins import compare
@@ -30,14 +31,17 @@ __all__ = [
     "LlmOpinion",
     "NewMemory",
     "Opinion",
+    "Pair",
     "RememberConfig",
     "Rememberer",
     "Restored",
+    "Review",
     "SessionConfig",
     "Sessions",
     "Shelf",
     "Window",
     "Written",
+    "accept_review",
     "backlog",
     "compare",
     "consult",
@@ -49,6 +53,8 @@ __all__ = [
     "judge_drafts",
     "judge_pair",
     "lineage_of",
+    "open_reviews",
+    "reject_review",
     "restore",
     "store_drafts",
     "undo_feedback",

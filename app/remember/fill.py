@@ -91,9 +91,7 @@ class Filler:
             relations=[link.relation for link in draft.links],
             others=[link.other_id for link in draft.links],
             action={"duplicate": "duplicate", "deprecated": "deprecated"}.get(draft.status, "embedded"),
-            detail={}
-            if draft.outdated_by is None
-            else {"reason": draft.outdated_by[1], "by": str(draft.outdated_by[0])},
+            detail=_detail(draft),
             event_id=uuid7(),
             actor=ACTOR,
             now=now,
@@ -125,6 +123,13 @@ async def backlog(database: Database, *, now: datetime) -> tuple[int, float]:
         row = await transaction.fetch_row(_BACKLOG)
     assert row is not None
     return row["waiting"], max(0.0, (now - row["oldest"]).total_seconds()) if row["oldest"] else 0.0
+
+
+def _detail(draft: Draft) -> dict[str, Any]:
+    """What the audit trail says of a memory that was judged when it got its vector."""
+    if draft.outdated_by is not None:
+        return {"reason": draft.outdated_by[1], "by": str(draft.outdated_by[0])}
+    return {"review": draft.review} if draft.in_review else {}
 
 
 def _named(rows: Sequence[Any]) -> dict[str, list[UUID]]:

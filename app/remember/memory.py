@@ -120,6 +120,11 @@ class Draft:
         self.links: list[Link] = []
 
     @property
+    def review(self) -> dict[str, str]:
+        """`in_review` as the audit trail has it."""
+        return {str(other): reason for other, reason in self.in_review.items()}
+
+    @property
     def scope(self) -> tuple[str | None, str | None]:
         return self.new.user_id, self.new.agent_id
 

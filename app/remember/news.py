@@ -9,12 +9,13 @@ from app.webhooks import Event
 
 
 def news_of(drafts: Sequence[Draft]) -> list[Event]:
-    """What somebody may want to know of drafts that were stored together; a duplicate is no news."""
+    """What somebody may want to know of drafts that were stored together: a duplicate is no news, and what is outdated
+    from the start never was an active memory."""
     found = []
     born_overruled = {draft.memory_id for draft in drafts if draft.outdated_by is not None}
     for draft in drafts:
         assert draft.subject_id is not None
-        if draft.twin_id is None:
+        if draft.twin_id is None and draft.outcome != "outdated":
             new = draft.new
             data = {"memory_id": str(draft.memory_id), "kind": new.kind, "key": new.key} | _whose(draft)
             found.append(Event("memory.created", draft.subject_id, data, draft.now))

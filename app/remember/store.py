@@ -167,9 +167,7 @@ def _events(drafts: Sequence[Draft]) -> dict[str, Any]:
     """What the audit trail says of new rows; one that is overruled from the start says so at once."""
     events: list[tuple[Draft, str, dict[str, Any]]] = []
     for draft in drafts:
-        waiting = (
-            {"review": {str(other): reason for other, reason in draft.in_review.items()}} if draft.in_review else {}
-        )
+        waiting = {"review": draft.review} if draft.in_review else {}
         events.append((draft, "duplicate" if draft.outcome == "duplicate" else "created", waiting))
         if draft.outdated_by is not None:
             by, reason = draft.outdated_by

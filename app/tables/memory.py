@@ -294,6 +294,13 @@ memory_links = Table(
     of_memory("other_id"),
     one_of("relation", RELATIONS),
     Index("memory_links_other_idx", "tenant_id", "subject_id", "other_id"),
+    Index(
+        "memory_links_review_idx",
+        "tenant_id",
+        "memory_id",
+        "other_id",
+        postgresql_where=text("relation = 'review'"),
+    ),
 )
 
 memory_versions = Table(

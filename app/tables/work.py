@@ -89,7 +89,13 @@ operations = Table(
     time_column("finished_at", nullable=True),
     one_of("state", ("queued", "running", "succeeded", "failed", "cancelled")),
     of_tenant(),
-    Index("operations_due_idx", "due_at", postgresql_where=text("state IN ('queued', 'running')")),
+    Index("operations_turn_idx", "tenant_id", "due_at", postgresql_where=text("state IN ('queued', 'running')")),
+    Index(
+        "operations_ended_badly_idx",
+        "tenant_id",
+        "operation_id",
+        postgresql_where=text("state IN ('failed', 'cancelled')"),
+    ),
     Index("operations_subject_idx", "tenant_id", "subject_id"),
 )
 

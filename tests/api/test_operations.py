@@ -14,11 +14,12 @@ from app import work_metrics
 from app.clock import now
 from app.database import Database, sql
 from app.extract import ExtractConfig
+from app.guard import create_tenant
 from app.llm import LlmConfig, load_language_model
 from app.operations import OPERATION_KINDS, Operator, Queue, Tools, expire_operations
 from app.operations.operator import wait_seconds
 from app.operations.queue import OperationConfig
-from tests.api.conftest import Service
+from tests.api.conftest import MakeKey, Service, bearer
 from tests.embed.server import Answer, Endpoint, serving, status
 
 ZH = "请记住：我对芒果过敏"
@@ -31,6 +32,12 @@ LEASE_OVER = sql("""
 BROKEN = sql("""
     INSERT INTO operations (tenant_id, operation_id, kind, state, request, due_at, created_at, updated_at)
     VALUES (:tenant_id, :operation_id, 'extract', 'queued', '{"poison": 1}', clock_timestamp(), :now, :now)
+""")
+MANY = sql("""
+    INSERT INTO operations (tenant_id, operation_id, kind, state, request, due_at, created_at, updated_at)
+    SELECT :tenant_id, gen_random_uuid(), 'extract', 'queued', '{}', clock_timestamp() + number * interval '1 us', :now,
+           :now
+    FROM generate_series(1, cast(:count AS int)) AS number
 """)
 INPUT = sql("SELECT request FROM operations WHERE tenant_id = :tenant_id AND operation_id = :operation_id")
 
@@ -234,6 +241,68 @@ async def test_a_long_attempt_keeps_its_lease_and_an_ending_process_gives_it_bac
     model.scripts = [FACT]
     await work_off(operator)
     assert await count(agent) == 1
+
+
+async def test_a_tenant_with_ten_thousand_waiting_holds_up_no_other(
+    agent: httpx2.AsyncClient, operator: Operator, database: Database, tenant: UUID
+) -> None:
+    async with database.write(tenant) as transaction:
+        await transaction.execute(MANY, tenant_id=tenant, count=10_000, now=now())
+    others = [(await create_tenant(database, f"{name} {tenant}", now=now())).tenant_id for name in ("b", "c")]
+    for number, other in enumerate(others):
+        async with database.write(other) as transaction:
+            await transaction.execute(MANY, tenant_id=other, count=1 + 9 * number, now=now())
+    first = [claim.tenant_id for claim in await operator.queue.claim(now=now(), limit=8)]
+    assert [first.count(one) for one in (tenant, *others)] == [4, 1, 3]
+    second = [claim.tenant_id for claim in await operator.queue.claim(now=now(), limit=8)]
+    assert second.count(tenant) == second.count(others[1]) == 4, "who has less in hand comes first"
+    assert {claim.tenant_id for claim in await operator.queue.claim(now=now(), limit=50)} == {tenant, others[1]}
+
+
+async def test_operations_are_listed_by_what_they_are_newest_first(
+    agent: httpx2.AsyncClient, operator: Operator, service: Service, make_key: MakeKey
+) -> None:
+    places = [await submit(agent, user_id=user) for user in ("amy", "bo", "王芳")]
+    session = {"user_id": "amy", "session_id": "会话 1", "messages": [{"role": "user", "content": ZH}]}
+    places.append((await agent.post("/v1/memories:extract", json=session)).headers["Location"])
+    ids = [place.rpartition("/")[2] for place in places]
+    await agent.post(f"{places[1]}:cancel")
+
+    async def listed(client: httpx2.AsyncClient, **parameters: Any) -> list[str]:
+        answer = await client.get("/v1/operations", params=parameters)
+        assert answer.status_code == 200, answer.text
+        return [item["id"] for item in answer.json()["items"]]
+
+    assert await listed(agent) == ids[::-1]
+    assert await listed(agent, state="cancelled") == [ids[1]]
+    assert await listed(agent, state="queued", kind="extract") == [ids[3], ids[2], ids[0]]
+    assert await listed(agent, session_id="会话 1") == [ids[3]]
+    assert await listed(agent, user_id="王芳", state="queued") == [ids[2]]
+    assert await listed(agent, state="failed") == []
+    pages, cursor = [], None
+    while True:
+        page = (await agent.get("/v1/operations", params={"limit": 3} | ({"cursor": cursor} if cursor else {}))).json()
+        pages.append([item["id"] for item in page["items"]])
+        if (cursor := page["next_cursor"]) is None:
+            break
+        last = cursor
+    assert pages == [ids[:0:-1], ids[:1]]
+    memories = (await agent.get("/v1/memories", params={"cursor": last})).status_code
+    assert memories == 422, "a cursor belongs to one list"
+    for wrong in (
+        {"cursor": last, "state": "queued"},
+        {"cursor": "💥"},
+        {"state": "done"},
+        {"kind": "x"},
+        {"limit": 0},
+    ):
+        assert (await agent.get("/v1/operations", params=wrong)).status_code == 422
+    bound = httpx2.AsyncClient(base_url=service.client.base_url, headers=bearer(await make_key(user_id="bo")))
+    async with bound:
+        assert await listed(bound) == [ids[1]]
+        assert (await bound.get("/v1/operations", params={"user_id": "amy"})).status_code == 403
+    await work_off(operator)
+    assert await listed(agent, state="succeeded", session_id="会话 1") == [ids[3]]
 
 
 async def test_operations_that_ended_are_forgotten_after_their_time(

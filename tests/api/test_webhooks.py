@@ -135,15 +135,57 @@ async def test_only_the_events_that_are_wanted_are_told_and_repeats_are_none(
 async def test_what_a_restored_memory_pushes_out_and_what_comes_too_late_is_told_too(
     client: httpx2.AsyncClient, courier: Courier, receiver: Endpoint
 ) -> None:
-    await register(client, receiver.url, "memory.deprecated")
+    await register(client, receiver.url)
     first, second = await write(client, *WRITES)
     assert (await client.post(f"/v1/memories/{first}:restore")).status_code == 200
     late = WRITES[1] | {"content": "芒果过敏已治愈", "event_at": "2020-01-01T00:00:00Z"}
     old = (await client.post("/v1/memories", json=late)).json()
     assert old["outcome"] == "outdated"
     await deliver(courier)
-    told = [(body["data"]["memory_id"], body["data"]["superseded_by"]) for body in receiver.bodies]
-    assert told == [(first, second), (second, first), (old["id"], first)]
+    told = [(body["type"], body["data"]["memory_id"], body["data"].get("superseded_by")) for body in receiver.bodies]
+    assert sorted(told) == sorted(
+        [
+            ("memory.created", first, None), ("memory.created", second, None),
+            ("memory.deprecated", first, second), ("memory.deprecated", second, first),
+            ("memory.deprecated", old["id"], first),
+        ]
+    )  # fmt: skip
+
+
+async def test_what_makes_no_new_memory_and_overrules_none_is_no_event(
+    client: httpx2.AsyncClient, courier: Courier, receiver: Endpoint
+) -> None:
+    [memory] = await write(client, {"user_id": "王芳", "content": "我对芒果过敏"})
+    await register(client, receiver.url)
+    place = f"/v1/memories/{memory}"
+    for verdict in ("outdated", "wrong", "useful"):
+        assert (await client.post(f"{place}:feedback", json={"verdict": verdict})).status_code == 200
+    assert (await client.patch(place, json={"content": "我对芒果和腰果过敏"})).status_code == 200
+    for content, outcome in (("我对芒果和腰果过敏", "duplicate"), ("谢谢！", "filtered")):
+        answer = await client.post("/v1/memories", json={"user_id": "王芳", "content": content})
+        assert answer.json()["outcome"] == outcome
+    assert (await client.post("/v1/memories:search", json={"user_id": "王芳", "query": "过敏"})).status_code == 200
+    assert (await client.delete(place)).status_code == 204
+    assert (await client.post(f"{place}:restore")).status_code == 200
+    await deliver(courier)
+    assert receiver.bodies == []
+
+
+async def test_an_accepted_review_is_told_as_the_end_of_the_older_memory(
+    client: httpx2.AsyncClient, courier: Courier, receiver: Endpoint
+) -> None:
+    pinned, moved = await write(
+        client,
+        {"user_id": "王芳", "content": "我住在上海", "pinned": True},
+        {"user_id": "王芳", "content": "我搬到杭州了"},
+    )
+    await register(client, receiver.url, "memory.deprecated")
+    body = {"newer_id": moved, "older_id": pinned}
+    assert (await client.post("/v1/reviews:accept", json=body)).status_code == 200
+    await deliver(courier)
+    assert [body["data"] for body in receiver.bodies] == [
+        {"memory_id": pinned, "superseded_by": moved, "user_id": "王芳", "agent_id": None}
+    ]
 
 
 async def test_without_a_webhook_nothing_is_written(

@@ -10,6 +10,7 @@ import pytest
 from app.consolidate import deprecate_overruled, undo_consolidation
 from app.forget import place_hold
 from app.llm import LanguageModel
+from app.remember import Pair, open_reviews, reject_review
 from tests.consolidate.conftest import NOON, Store, days_ago, says
 from tests.embed.server import Endpoint, Script, status
 
@@ -60,6 +61,19 @@ async def test_what_is_pinned_or_held_goes_to_review(store: Store) -> None:
     assert (await store.run(deprecate_overruled))[1] == []
     assert await store.statuses(pinned, held) == ["active", "active"]
     assert await store.links() >= {(one, "review", pinned), (two, "review", held)}
+
+
+async def test_what_somebody_kept_is_neither_retired_nor_asked_about_again(store: Store) -> None:
+    pinned, one = await contradiction(store, *CITIES[0], pinned=True)
+    await store.run(deprecate_overruled)
+    [review] = await open_reviews(store.database, store.caller, "lin")
+    assert (review.pair, review.reason) == (Pair(one, pinned), "update_words")
+    await reject_review(store.database, store.caller, review.pair, now=NOON)
+    await store.alter(pinned, pinned=False, updated_at=NOON)
+    await store.alter(one, updated_at=NOON)
+    assert (await store.run(deprecate_overruled, now=NOON + timedelta(days=1)))[1] == []
+    assert await store.statuses(pinned, one) == ["active", "active"]
+    assert await open_reviews(store.database, store.caller, "lin") == []
 
 
 async def test_r11_what_is_added_overrules_nothing_and_more_than_a_few_are_only_reviewed(store: Store) -> None:
