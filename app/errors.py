@@ -23,8 +23,8 @@ MnemeError                      status code
 │   ├── LlmUnavailable             503 llm_unavailable
 │   ├── DatabaseUnavailable        503 database_unavailable
 │   └── PoolExhausted              503 pool_exhausted
-├── DeadlineExceeded               504 deadline_exceeded
-└── StorageFull                    507 storage_full
+├── DeadlineExceeded               504 deadline_exceeded, with Retry-After
+└── StorageFull                    507 storage_full, with Retry-After
 StartupRefused                  no HTTP: the start stops with its message and exit code
 VerificationFailed              no HTTP: a backup is not what it should be; exit code 5
 """
@@ -209,12 +209,14 @@ class DeadlineExceeded(MnemeError):
     """The work took longer than its limit and was stopped; nothing was written."""
 
     status, code, title = 504, "deadline_exceeded", "The request took too long"
+    default_retry_after_seconds = 1.0
 
 
 class StorageFull(MnemeError):
     """The database has no room left; reads still work."""
 
     status, code, title = 507, "storage_full", "The storage is full"
+    default_retry_after_seconds = 60.0  # somebody must make room
 
 
 class StartupRefused(Exception):

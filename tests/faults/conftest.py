@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import asyncpg
@@ -17,7 +19,7 @@ from app.cli import embedded, schema
 from tests.api.conftest import PEPPER
 from tests.api.test_serve import free_port
 from tests.conftest import TEMPLATE, administer
-from tests.faults.history import History
+from tests.faults.history import DEADLINE_SECONDS, History
 from tests.faults.processes import Process, Server, serve, until, work
 from tests.faults.proxy import Proxy, proxy
 
@@ -65,7 +67,7 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     @asynccontextmanager
-    async def client(self, timeout_seconds: float = 30) -> AsyncIterator[httpx2.AsyncClient]:
+    async def client(self, timeout_seconds: float = DEADLINE_SECONDS) -> AsyncIterator[httpx2.AsyncClient]:
         """A client of the API, once that is ready."""
         async with httpx2.AsyncClient(base_url=self.url, timeout=timeout_seconds) as client:
             await until(lambda: self.ready(client), "the API is ready")
@@ -82,6 +84,18 @@ class Stage:
             async with history.written(writers):
                 yield history
             await history.check(self.owner_url)
+
+    async def lives(self, client: httpx2.AsyncClient, probes: int = 50) -> float:
+        """Ask /livez so often, one after the other: each answers. Returns the median, in ms, which stays below 100."""
+        took = []
+        for _ in range(probes):
+            started = time.perf_counter()
+            assert (await client.get("/livez")).status_code == 200
+            took.append((time.perf_counter() - started) * 1000)
+            await asyncio.sleep(0.02)
+        middle = median(took)
+        assert middle < 100, took
+        return middle
 
     async def ask(self, query: str, *values: object) -> list[Any]:
         """What a superuser sees, around the proxy."""

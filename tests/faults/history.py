@@ -15,6 +15,8 @@ import orjson
 from app.backup.content import plain_connection
 from tests.faults.processes import until
 
+DEADLINE_SECONDS: Final = 25.0
+"""No request takes longer, whatever is broken: the limits of Stage add up to 12 s, and machines may be slow."""
 BROKEN: Final = frozenset({503, 504, 507})
 """What a service may answer while something that it needs is broken; everything else is a fault of its own."""
 USERS: Final = 7

@@ -118,9 +118,11 @@ class Proxy:
         return sent == len(self.hold) > 0 and joint not in self._silent
 
     async def close(self) -> None:
-        for task in set(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.speak()
+        self.latency_seconds = 0.0
+        for writer in set(self._near):
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks)
 
 
 @asynccontextmanager
