@@ -42,7 +42,7 @@ class Stage:
     def environment(self, **settings: str) -> dict[str, str]:
         """Settings of the service; names are those of the variables without the prefix, in lower case."""
         given = {
-            "database__url": f"postgresql+asyncpg://{schema.LOGIN_ROLE}@127.0.0.1:{self.proxy.port}/{self.database}",
+            "database__url": self.service_url,
             "database__pool_size": str(POOL_SIZE),
             "database__statement_timeout_ms": str(STATEMENT_SECONDS * 1000),
             "database__connect_timeout_seconds": str(STATEMENT_SECONDS),
@@ -61,6 +61,16 @@ class Stage:
 
     def worker(self, **settings: str) -> Process:
         return Process(work, self.environment(**settings), self.directory / "worker.log")
+
+    @property
+    def service_url(self) -> str:
+        """The service's login, through the proxy."""
+        return f"postgresql+asyncpg://{schema.LOGIN_ROLE}@127.0.0.1:{self.proxy.port}/{self.database}"
+
+    @property
+    def driver_url(self) -> str:
+        """The owner's, as the driver itself reads it."""
+        return self.owner_url.replace("+asyncpg", "")
 
     @property
     def url(self) -> str:
@@ -149,18 +159,24 @@ def server(passable_directory: Path) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture
-async def stage(server: Server, request: pytest.FixtureRequest, passable_directory: Path) -> AsyncIterator[Stage]:
-    """A stage of this test's own."""
+@asynccontextmanager
+async def staged(server: Server, name: str, directory: Path, tablespace: str | None = None) -> AsyncIterator[Stage]:
+    """A stage with a new database of this name on a server, which runs again at the end."""
     running = await asyncio.to_thread(server.start)
-    name = "mneme_" + re.sub("[^a-z0-9]+", "_", request.node.name.lower())[-50:].strip("_")
-    directory = passable_directory / name
     directory.mkdir()
     superuser = running.url(embedded.SUPERUSER, "postgres")
-    await asyncio.to_thread(administer, superuser, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}" + (f" TABLESPACE {tablespace}" if tablespace else "")
+    await asyncio.to_thread(administer, superuser, create)
     async with proxy(running.sockets / f".s.PGSQL.{embedded.PORT}") as between:
-        stage = Stage(server, between, name, running.url(embedded.SUPERUSER, name), directory, free_port(), free_port())
-        yield stage
+        yield Stage(server, between, name, running.url(embedded.SUPERUSER, name), directory, free_port(), free_port())
     server.thaw()
     running = await asyncio.to_thread(server.start)
     await asyncio.to_thread(administer, superuser, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def stage(server: Server, request: pytest.FixtureRequest, passable_directory: Path) -> AsyncIterator[Stage]:
+    """A stage of this test's own."""
+    name = "mneme_" + re.sub("[^a-z0-9]+", "_", request.node.name.lower())[-50:].strip("_")
+    async with staged(server, name, passable_directory / name) as stage:
+        yield stage
