@@ -163,7 +163,7 @@ def server(passable_directory: Path) -> Iterator[Server]:
 async def staged(server: Server, name: str, directory: Path, tablespace: str | None = None) -> AsyncIterator[Stage]:
     """A stage with a new database of this name on a server, which runs again at the end."""
     running = await asyncio.to_thread(server.start)
-    directory.mkdir()
+    await asyncio.to_thread(directory.mkdir)
     superuser = running.url(embedded.SUPERUSER, "postgres")
     create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}" + (f" TABLESPACE {tablespace}" if tablespace else "")
     await asyncio.to_thread(administer, superuser, create)
