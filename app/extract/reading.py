@@ -19,7 +19,7 @@ from app.extract.importance import importance_of
 from app.extract.rules import SPEAKER
 from app.extract.sentences import asked_to_keep, is_command, sentences, stated, subject
 from app.extract.served import without_served
-from app.extract.slots import SLOTS, slot
+from app.extract.slots import DATES, SLOTS, slot
 from app.extract.triggers import ASKED_NOT_TO, DONE_FOR_THE_USER, RELATIVES, SECRET
 from app.extract.triviality import trivial
 from app.extract.when import dated
@@ -158,7 +158,7 @@ def believed(
         content=told.text, kind=kind, key=key, trigger="request" if wanted else "model",
         entities=tuple(dict.fromkeys([*(e for e in claim.entities if e in content), *entities(content)])),
         importance=weight or importance_of(kind, content, requested=True if wanted else None),
-        event_at=told.event_at or _moment(claim, statement, message.at, zone),
+        event_at=None if key in DATES else told.event_at or _moment(claim, statement, message.at, zone),
         message_index=claim.message, role=message.role,
     )  # fmt: skip
 

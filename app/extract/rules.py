@@ -24,7 +24,7 @@ from app.extract.sentences import (
     subject,
 )  # fmt: skip
 from app.extract.served import without_served
-from app.extract.slots import slot
+from app.extract.slots import DATES, slot
 from app.extract.triggers import ASKED_NOT_TO, ATTRIBUTE, DONE_FOR_THE_USER, EVENTS, LASTING, SECRET, TRIGGERS
 from app.extract.triviality import trivial
 from app.extract.when import dated, days_of, names_days
@@ -45,6 +45,7 @@ _OWN = re.compile(r"我|\b(?:i|my|our)\b")
 _NOTHING_SAID = re.compile(
     r"^[^，,]{0,6}(?:喜欢|喜爱|热爱|讨厌|反感|习惯|不爱)[。.!！~了啊呀的]*$|\b(?:like|love|prefer|enjoy|hate|eat|drink)[.!\s]*$"
 )
+_JOINING = re.compile(r"^(?:and|but|so)\s+|^(?:而且|并且|但是?|所以)", re.IGNORECASE)
 _NO_SUBJECT = re.compile(
     r"^(?:现在|目前|今年|也|还|都|很|最|特别|非常|比较|不|没|一直|平时|从来)*(?:住|叫|是|在|喜欢|讨厌|爱|怕|吃|喝|只|会|能|有|养|对|来自"
     r"|从事|毕业|工作|生日|老家|邮箱|电话|手机|职业|\d{1,3}岁|打算|计划|准备|想|要)"
@@ -168,7 +169,8 @@ class _Reading:
     def _keep(self, index: int, message: Message, found: Found) -> None:
         told = dated(found.text, message.at, self.zone)
         fact = Fact(
-            content=told.text, kind=found.kind, key=found.key, trigger=found.trigger, event_at=told.event_at,
+            content=told.text, kind=found.kind, key=found.key, trigger=found.trigger,
+            event_at=None if found.key in DATES else told.event_at,
             importance=importance_of(found.kind, found.text, requested=True if found.order else None),
             entities=entities(found.text), message_index=index, role=message.role,
         )  # fmt: skip
@@ -181,7 +183,7 @@ class _Reading:
     def _found(self, text: str, message: Message) -> list[Found]:
         """What is worth keeping of a statement: clause by clause where each stands for itself, else as a whole."""
         who = subject(text)
-        parts = [_with_subject(part, who) for part in clauses(text)]
+        parts = [_with_subject(_JOINING.sub("", part), who) for part in clauses(text)]
         if len(parts) > 1:
             apart = [self._worth(part, subject(part)) for part in parts]
             days = {days_of(part, message.at, self.zone) for part in parts} - {frozenset()}

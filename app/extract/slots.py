@@ -31,6 +31,8 @@ _ROWS: Final = {
         rf"|改名叫|更名为|改为|改成|改叫)|公司(?:的)?(?:名称|名字)(?:是|为|改为|改成)|公司(?:改名为|改名叫|更名为"
         rf"|改叫)|{I_ZH}(?:现在)?(?:就职于|任职于|供职于)",
         r"my (?:company|employer)(?:'s name)?(?: is(?: now)?(?: called)?|'s)|the company(?:'s)? name is"
+        r"|(?:our|my|the) company (?:is|was|has been)(?: now)? renamed(?: to)?"
+        r"|(?:our|my|the) company (?:has )?changed its name to"
         r"|our company is(?: now)?(?: called)?|i(?: now| currently)? work (?:at|for)",
     ),
     "profile.job_title": Words(
@@ -56,16 +58,20 @@ _ROWS: Final = {
         r"i(?:'m| am)(?: now)?(?= \d{1,3} years? old)",
     ),
     "profile.phone": Words(
-        rf"{I_ZH}(?:的|新的)?(?:手机号码?|手机|电话号码?|电话|联系电话|联系方式)(?:是|为|改为|改成|换成|:|：)",
-        r"my (?:phone|mobile|cell)(?: number)?(?: is|'s)(?: now)?",
+        rf"{I_ZH}(?:的|的?新的?)?(?:手机号码?|手机|电话号码?|电话|联系电话|联系方式)(?:是|为|改为|改成|换成|:|：)"
+        rf"|(?:{I_ZH}(?:刚|已经)*[换改]了?(?:手机号?码?|电话号?码?|号码?)了?[，,]\s*)?(?:{I_ZH}的?)?"
+        r"新(?:的)?(?:手机号码?|号码?|电话号?码?)(?:是|为|:|：)",
+        r"my (?:new )?(?:(?:phone|mobile|cell)(?: phone)?(?: number)?|number)(?: is|'s| (?:has been |was )?changed to)"
+        r"(?: now)?",
     ),
     "profile.email": Words(
-        rf"{I_ZH}(?:的)?(?:电子)?(?:邮箱|邮件)(?:地址)?(?:是|为|改为|改成|换成|:|：)",
-        r"my e-?mail(?: address)?(?: is|'s)(?: now)?",
+        rf"{I_ZH}(?:的|的?新的?)?(?:电子)?(?:邮箱|邮件)(?:地址)?(?:是|为|改为|改成|换成|:|：)",
+        r"my (?:new )?e-?mail(?: address)?(?: is|'s| (?:has been |was )?changed to)(?: now)?",
     ),
     "profile.address": Words(
-        rf"{I_ZH}(?:的|家的?)?(?:收货|家庭|邮寄|联系|公司)?(?:地址|住址)(?:是|为|在|改为|改成|换成|:|：)",
-        r"my (?:home |shipping |delivery |billing |mailing |work )?address(?: is|'s)(?: now)?",
+        rf"{I_ZH}(?:的|家的?)?(?:新的?)?(?:收货|家庭|邮寄|联系|公司)?(?:地址|住址)(?:是|为|在|改为|改成|换成|:|：)",
+        r"my (?:new )?(?:home |shipping |delivery |billing |mailing |work )?address"
+        r"(?: is|'s| (?:has been |was )?changed to)(?: now)?",
     ),
     "profile.language": Words(
         rf"{I_ZH}(?:的)?母语(?:是|为)",
@@ -84,6 +90,9 @@ SLOTS: Final = MappingProxyType(
     }
 )
 """The pattern of a sentence by the key of its slot; the value is the group `value` or `en_value`."""
+
+DATES: Final = frozenset({"profile.birthday"})
+"""Slots whose value is a date: it is what the statement says, and not when that came to be true."""
 
 
 def slot(sentence: str) -> str | None:

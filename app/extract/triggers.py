@@ -243,6 +243,7 @@ TRIGGERS: Final = (
         rf"|{I_ZH}(?:也|现在|其实|就|只|原来)*是(?:一个|一名|一位|一家|个|名|位)[^。，,]{{1,30}}"
         rf"|{I_ZH}是[^。，,]{{1,14}}(?:人|师|员|生|长|者|家|手|工|医|商|迷|党|族|控|士|主|理|监|总|编|教|粉丝"
         rf"|负责人|专业的|毕业的)(?=[。，,!！~]|$)"
+        rf"|{I_ZH}(?:讲|说)(?:[^，,话]{{1,3}}语|(?:普通|广东|客家|闽南)话)(?=[。.!！~]|$)"
         rf"|{I_ZH}(?:会|能|懂|擅长|精通|不会|正在学|在学)(?:说|讲|弹|拉|开|写|用)?(?:一点"
         rf"|一些)?[^。，,]{{0,8}}(?:语|文|话|琴|吉他|车|编程|代码|python|java|画(?!画|展|家)|棋|舞)"
         rf"|{I_ZH}(?:的|公司的?|家的?|们公司的?)?(?:名字|姓名|昵称|英文名|公司|单位|学校|职业|工作|职位|岗位|职务"
@@ -257,7 +258,7 @@ TRIGGERS: Final = (
         r"|living in|working (?:at|for|as|in)|studying|originally|\d{1,3} years? old|turning)\b"
         r"|\bi (?:currently |now |still |also |just |recently |used to |have |'ve )*(?:live|lived|work|worked"
         r"|study|studied|moved|grew up|was born|graduated|teach|own|run|speak|founded|majored|major|retired|quit"
-        r"|joined)\b"
+        r"|joined|became an?)\b"
         r"|\bi(?:'ve| have)(?: got)? (?:an?|one|two|three|four|five|\d+) (?:\w+ ){0,3}(?:cats?|dogs?|pets?|birds?"
         r"|fish|rabbits?|hamsters?|kids?|children|sons?|daughters?|brothers?|sisters?|siblings|house|car|company"
         r"|shop)\b"
@@ -320,6 +321,8 @@ ATTRIBUTE: Final = Words(
     r"^(?!你|您|这|那|他|她|它|今天|现在|最近|其实|真正|所有|大家|人生|生活"
     r"|爱)[^，,。？?]{2,24}的(?!时候|时[，,])[^，,。？?的]{1,8}(?:是|为|在|有|叫|:|：)[^，,。？?]{1,}",
     r"^(?:the |our |my )[\w' -]{2,40}\b(?:is|are|was|will be|costs?|starts?|ends?|opens?|closes?|takes place"
-    r"|is called)\b [^?]*\d",
+    r"|is called)\b [^?]*\d"
+    r"|^(?:the |our |my )[\w' -]{0,30}\b(?:code ?name|name|owner|lead|venue|location|address|hostname|budget)"
+    r" (?:is|are|was|will be) \S",
 )
 """A thing, one of its attributes, its value."""

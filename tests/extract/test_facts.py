@@ -62,6 +62,9 @@ KEPT = [
     ("用 FastAPI 重写 billing", None, "task_state", "task_state"),
     ("项目代号是 orion-7", None, "interaction_history", "entity"),
     ("The launch party is on 2025-03-01.", None, "interaction_history", "entity"),
+    ("The project code name is Falcon", None, "interaction_history", "entity"),
+    ("我讲粤语", None, "profile", "profile"),
+    ("I became a teacher", None, "profile", "profile"),
     ("產品發表會的地點是台北", None, "interaction_history", "entity"),
     ("我妈妈对花生过敏", None, "interaction_history", "other_person"),
     ("My cousin Tao hates football.", None, "interaction_history", "other_person"),
@@ -139,18 +142,24 @@ def test_a_request_may_stand_before_behind_or_after_what_it_means(said: list[str
 SLOT_SENTENCES = {
     "profile.preferred_name": ["叫我小林", "Call me Bob."],
     "profile.name": ["我叫林涛", "My name is Lin Tao"],
-    "profile.company_name": ["公司改名为云启智能", "I work for Acme Corp"],
+    "profile.company_name": [
+        "公司改名为云启智能", "I work for Acme Corp", "Our company has been renamed to Nimbus AI",
+        "The company changed its name to Nimbus AI",
+    ],
     "profile.job_title": ["我的职业是会计", "I work as a nurse"],
     "profile.city": ["我住在杭州", "I moved to Berlin"],
     "profile.hometown": ["我老家在绍兴", "I'm originally from Leeds"],
     "profile.birthday": ["我的生日是5月4日", "My birthday is May 4"],
     "profile.age": ["我今年32岁", "I'm 32 years old"],
-    "profile.phone": ["我的手机号是13900001111", "My phone number is 555-0100"],
-    "profile.email": ["我的邮箱是lin@demo.example", "My e-mail is lin@demo.example"],
-    "profile.address": ["我的收货地址是文三路9号", "My shipping address is 9 Elm Road"],
+    "profile.phone": [
+        "我的手机号是13900001111", "我换手机号了，新号是13900002222", "我的新手机号是13900002222",
+        "My phone number is 555-0100", "My new number is 555-0199", "My phone number has been changed to 555-0199",
+    ],
+    "profile.email": ["我的邮箱是lin@demo.example", "我的新邮箱是lin@demo.example", "My e-mail is lin@demo.example"],
+    "profile.address": ["我的收货地址是文三路9号", "我的新地址是文三路9号", "My shipping address is 9 Elm Road"],
     "profile.language": ["我的母语是粤语", "My native language is Welsh"],
     "profile.time_zone": ["我的时区是东八区", "My time zone is CET"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "text"), [(key, text) for key, texts in SLOT_SENTENCES.items() for text in texts])
@@ -180,6 +189,9 @@ def test_clauses_that_stand_for_themselves_are_facts_of_their_own_with_their_sub
         ("我喜欢爬山", None),
     ]
     assert contents("My name is Lin Tao and I live in Hangzhou.") == ["My name is Lin Tao", "I live in Hangzhou."]
+    assert contents("I saw the dentist last Friday, and two weeks ago I moved to Berlin.") == [
+        "I saw the dentist last Friday (2024-02-23)", "two weeks ago (2024-02-15) I moved to Berlin.",
+    ]  # fmt: skip
 
 
 def test_a_pronoun_takes_the_sentence_that_names_it_along() -> None:
@@ -304,6 +316,15 @@ def test_r06_of_an_assistant_only_what_it_did_is_kept_under_its_name(text: str, 
     )
 
 
+@pytest.mark.parametrize("texts", [("我生日是1990年5月3号", "我生日是1989年5月4号"),
+                                   ("My birthday is May 3rd 1990", "My birthday is May 4th 1989")])  # fmt: skip
+def test_a_birthday_is_a_value_and_no_event_so_that_an_earlier_one_corrects_it(texts: tuple[str, str]) -> None:
+    facts = [only(text) for text in texts]
+    assert [(fact.content, fact.key, fact.event_at) for fact in facts] == [
+        (text, "profile.birthday", None) for text in texts
+    ]
+
+
 # --- R34 ---------------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +334,8 @@ def test_r06_of_an_assistant_only_what_it_did_is_kept_under_its_name(text: str, 
         ("我在杭州云栖科技做后端，主管是欧阳倩", {"杭州云栖科技", "欧阳倩"}),
         ("用 FastAPI 重写 billing", {"FastAPI"}),
         ("我养了一只叫年糕的猫🐱", set()),
+        ("我的邮箱是lin@demo.example谢谢", {"lin@demo.example"}),
+        ("I have a meeting on the 3rd at 3pm about A-77", {"A-77"}),
         ("我喜欢" + "喝茶和看书" * 100, set()),
     ],
 )
@@ -320,6 +343,7 @@ def test_r34_text_comes_out_as_it_went_in(text: str, entities: set[str]) -> None
     fact = only(text)
     assert fact.content == text
     assert set(fact.entities) >= entities
+    assert not {entity for entity in fact.entities if "我" in entity or entity in ("3rd", "3pm")}
 
 
 @settings(max_examples=50)
