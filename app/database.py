@@ -14,34 +14,17 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 import asyncpg
-from pydantic import BaseModel, Field, SecretStr
-from sqlalchemy import event
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from app import telemetry
+from app.connections import DatabaseConfig, make_engine, opening
 from app.errors import DatabaseUnavailable, DeadlineExceeded, MnemeError, PoolExhausted, StartupRefused, StorageFull
-from app.wire import register_codecs
 
 APP_ROLE = "mneme_app"
 WORKER_ROLE = "mneme_worker"
 MIN_POSTGRESQL = 16
 MIN_PGVECTOR = (0, 8, 4)
-
-
-class DatabaseConfig(BaseModel, extra="forbid"):
-    """Where the database is and how patient the service is with it."""
-
-    url: SecretStr | None = Field(None, description="postgresql+asyncpg://… of the login role; empty: embedded server.")
-    owner_url: SecretStr | None = Field(None, description="URL of the schema's owner, for migrations; default: url.")
-    pool_size: int = Field(12, ge=1, le=200, description="Connections a process keeps.")
-    pool_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a connection before 503.")
-    connect_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for a new connection.")
-    start_timeout_seconds: float = Field(60.0, ge=0, description="How long a start waits for the database.")
-    statement_timeout_ms: int = Field(5_000, ge=1, description="Longest statement.")
-    lock_timeout_ms: int = Field(2_000, ge=1, description="Longest wait for a row or table lock.")
-    idle_in_transaction_timeout_ms: int = Field(10_000, ge=1, description="Longest idle time within a transaction.")
 
 
 class Statement:
@@ -184,7 +167,8 @@ class Database:
     def __init__(self, config: DatabaseConfig) -> None:
         if config.url is None:
             raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
-        self.engine = _engine(config, config.url.get_secret_value())
+        self.engine = make_engine(config, config.url.get_secret_value())
+        self._opening = opening(config)
         # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
         self.turns = asyncio.Semaphore(config.pool_size)
         self.patience_seconds = config.pool_timeout_seconds
@@ -210,7 +194,7 @@ class Database:
     def read(self, tenant_id: UUID, *, snapshot: bool = False) -> Scope:
         """A READ ONLY transaction that sees one tenant's rows; with `snapshot` all statements see the same moment."""
         level = "ISOLATION LEVEL REPEATABLE READ " if snapshot else ""
-        return Scope(self, f"BEGIN {level}READ ONLY; {_as_tenant(tenant_id)}")
+        return Scope(self, f"BEGIN {level}READ ONLY; {self._opening}{_as_tenant(tenant_id)}")
 
     def write(self, tenant_id: UUID, *locks: int, patient: bool = True) -> Scope:
         """A transaction that sees and changes one tenant's rows.
@@ -220,7 +204,7 @@ class Database:
         """
         # One plan takes every subject for one of mean size, and would read and sort all of a large one, if it could,
         # instead of the vector index: sorting is for where no index gives the order.
-        begin = f"BEGIN; SET LOCAL enable_sort = off; {_as_tenant(tenant_id)}"
+        begin = f"BEGIN; {self._opening}SET LOCAL enable_sort = off; {_as_tenant(tenant_id)}"
         if locks:
             keys = ", ".join(str(int(key)) for key in locks)
             take, free = ("SELECT pg_advisory_xact_lock(key)", "") if patient else _IF_FREE
@@ -229,7 +213,7 @@ class Database:
 
     def work(self) -> Scope:
         """A transaction over queues, usage counters, jobs and generations of all tenants, never over memories."""
-        return Scope(self, f"BEGIN; SET LOCAL ROLE {WORKER_ROLE}")
+        return Scope(self, f"BEGIN; {self._opening}SET LOCAL ROLE {WORKER_ROLE}")
 
     async def ping(self) -> None:
         """One round trip; raises DatabaseUnavailable, PoolExhausted or DeadlineExceeded."""
@@ -270,8 +254,7 @@ class Database:
         except BaseException as error:
             if pooled is not None:
                 pooled.invalidate()
-            if isinstance(refusal := _of_driver(error), _REFUSED):
-                raise StartupRefused(f"the database refuses the login: {refusal}", dependency=True) from error
+            _refuse(_of_driver(error))
             _raise(error)
         pooled.close()
         if row["version"] // 10_000 < MIN_POSTGRESQL:
@@ -305,8 +288,6 @@ def _as_tenant(tenant_id: UUID) -> str:
 
 
 _IF_FREE = ("SET LOCAL lock_timeout = 200; SELECT", " WHERE pg_try_advisory_xact_lock(key)")
-# No waiting helps here; the messages name role and database, never the password.
-_REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 _ONE = sql("SELECT 1")
 _CHECK = """
 SELECT current_setting('server_version_num')::int AS version,
@@ -318,39 +299,12 @@ SELECT current_setting('server_version_num')::int AS version,
 """
 
 
-def _engine(config: DatabaseConfig, url: str) -> AsyncEngine:
-    engine = create_async_engine(
-        url,
-        isolation_level="AUTOCOMMIT",  # Scope speaks BEGIN and COMMIT itself, with role and tenant in the same packet
-        pool_size=config.pool_size,
-        max_overflow=0,
-        pool_timeout=config.pool_timeout_seconds,
-        pool_reset_on_return=None,
-        connect_args={
-            "timeout": config.connect_timeout_seconds,
-            "command_timeout": 2 * config.statement_timeout_ms / 1000,  # a frozen server answers nothing at all
-            "server_settings": {
-                "application_name": "mneme",
-                "timezone": "UTC",
-                "statement_timeout": str(config.statement_timeout_ms),
-                "lock_timeout": str(config.lock_timeout_ms),
-                "idle_in_transaction_session_timeout": str(config.idle_in_transaction_timeout_ms),
-                "jit": "off",
-                # Keys lead every statement, so one plan serves all and an index each; planning takes longer than most.
-                "plan_cache_mode": "force_generic_plan",
-                "enable_seqscan": "off",
-                # Only where a large subject's vector index is read; relaxed: the rows are sorted again anyway.
-                "hnsw.iterative_scan": "relaxed_order",
-                "hnsw.ef_search": "100",
-            },
-        },
-    )
-    event.listen(engine.sync_engine, "connect", _on_connect)
-    return engine
-
-
-def _on_connect(adapter: Any, _: Any) -> None:
-    adapter.run_async(register_codecs)
+def _refuse(error: BaseException) -> None:
+    """Raise StartupRefused for what no waiting helps against; the messages name role and database, never a password."""
+    if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)):
+        raise StartupRefused(f"the database refuses the login: {error}", dependency=True) from error
+    if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
+        raise StartupRefused("the URL leads to a pooler: set MNEME_DATABASE__POOLER=true") from error
 
 
 def _raise(error: BaseException) -> NoReturn:

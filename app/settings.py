@@ -26,8 +26,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from app.backup import BackupConfig
+from app.connections import DatabaseConfig
 from app.consolidate import ConsolidateConfig
-from app.database import DatabaseConfig
 from app.embed import EmbedConfig, NliConfig, RerankConfig
 from app.errors import StartupRefused
 from app.extract import ExtractConfig

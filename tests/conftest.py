@@ -25,7 +25,9 @@ from uuid_utils.compat import uuid7
 
 from app.cli import embedded, schema
 from app.clock import now
-from app.database import Database, DatabaseConfig, sql
+from app.connections import DatabaseConfig
+from app.database import Database, sql
+from tests import pooler
 
 TEMPLATE = "mneme_template"
 CLUSTER = pytest.StashKey[Path]()
@@ -34,7 +36,15 @@ CLUSTER = pytest.StashKey[Path]()
 FAST = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--pooler", action="store_true", help="Between the service and its database stands PgBouncer, as in production."
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("pooler"):
+        os.environ["MNEME_DATABASE__POOLER"] = "true"
     given = getattr(config, "workerinput", {}).get("cluster")
     if given is None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # end like Ctrl-C, so that the server is stopped
@@ -82,9 +92,13 @@ def database_name(cluster: embedded.EmbeddedServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def database_url(cluster: embedded.EmbeddedServer, database_name: str) -> str:
+def database_url(cluster: embedded.EmbeddedServer, database_name: str, pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL as which the service logs in."""
-    return cluster.url(schema.LOGIN_ROLE, database_name)
+    if pytestconfig.getoption("pooler"):
+        with pooler.running(cluster, size=5) as sockets:
+            yield pooler.url(sockets, schema.LOGIN_ROLE, database_name)
+    else:
+        yield cluster.url(schema.LOGIN_ROLE, database_name)
 
 
 @pytest.fixture(scope="session")
@@ -94,9 +108,10 @@ def owner_url(cluster: embedded.EmbeddedServer, database_name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-async def database(database_url: str) -> AsyncIterator[Database]:
+async def database(database_url: str, pytestconfig: pytest.Config) -> AsyncIterator[Database]:
     """The service's own pool, logged in as its own role."""
-    database = await Database.connect(DatabaseConfig(url=SecretStr(database_url)))
+    behind = bool(pytestconfig.getoption("pooler"))
+    database = await Database.connect(DatabaseConfig(url=SecretStr(database_url), pooler=behind))
     yield database
     await database.close()
 

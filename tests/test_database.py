@@ -17,7 +17,8 @@ from uuid_utils.compat import uuid7
 
 from app import database as module
 from app.clock import now
-from app.database import Database, DatabaseConfig, sql
+from app.connections import DatabaseConfig
+from app.database import Database, sql
 from app.errors import DatabaseUnavailable, DeadlineExceeded, PoolExhausted, StartupRefused
 from app.wire import halfvec, sparsevec
 from tests.conftest import administer

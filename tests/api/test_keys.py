@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from app.clock import now
-from app.database import Database, DatabaseConfig, sql
+from app.connections import DatabaseConfig
+from app.database import Database, sql
 from app.errors import Conflict, DatabaseUnavailable, Invalid, NotFound, StartupRefused, Unauthenticated
 from app.guard import (
     SCOPES,

@@ -17,7 +17,8 @@ from app.backup import Manifest, Wanted
 from app.backup.fates import FATES
 from app.cli import schema
 from app.clock import now
-from app.database import Database, DatabaseConfig
+from app.connections import DatabaseConfig
+from app.database import Database
 from app.errors import Conflict, NotFound
 from app.tables import metadata
 from tests.backup.conftest import Site, found, product, tell

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from app.cli import embedded, schema
 from app.clock import now
-from app.database import Database, DatabaseConfig
+from app.connections import DatabaseConfig
+from app.database import Database
 from app.embed import ModelSpec, claim_generation, store_calibration, stored_calibration
 from app.errors import StartupRefused
 from tests.conftest import TEMPLATE, administer

@@ -18,7 +18,8 @@ from pydantic import SecretStr
 
 from app.cli import embedded, schema
 from app.clock import now
-from app.database import Database, DatabaseConfig, Statement, Transaction, sql
+from app.connections import DatabaseConfig
+from app.database import Database, Statement, Transaction, sql
 from app.embed import Generation, ModelSpec, claim_generation
 from app.guard import DEFAULT_TENANT_ID
 from app.language import keyword_query

@@ -10,7 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from app.clock import now
-from app.database import Database, DatabaseConfig, Transaction, sql
+from app.connections import DatabaseConfig
+from app.database import Database, Transaction, sql
 from app.errors import DatabaseUnavailable, DeadlineExceeded, Invalid, MnemeError, PoolExhausted
 from app.remember.group import LIGHT, MOST_WEIGHT, Groups
 from tests.conftest import administer

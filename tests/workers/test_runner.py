@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from app import telemetry
 from app.cli import embedded, schema
-from app.database import Database, DatabaseConfig, sql
+from app.connections import DatabaseConfig
+from app.database import Database, sql
 from app.errand import Errand
 from app.errors import StartupRefused
 from app.runs import Runs, Slot, Turn, ask, history, known_jobs

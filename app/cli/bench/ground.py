@@ -17,7 +17,8 @@ from app.cli.bench import raw, stock
 from app.cli.bench.stock import Lot
 from app.cli.embedded import EmbeddedServer
 from app.clock import now
-from app.database import Database, DatabaseConfig
+from app.connections import DatabaseConfig
+from app.database import Database
 from app.embed import EmbedConfig, claim_generation, load_embedder
 from app.guard import DEFAULT_TENANT_ID
 from app.language import TOKENIZER_VERSION

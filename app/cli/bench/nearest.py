@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from app.cli.bench import raw, stock
 from app.cli.embedded import EmbeddedServer
 from app.clock import now
-from app.database import DatabaseConfig
+from app.connections import DatabaseConfig
 from app.embed import EmbedConfig
 from app.guard import DEFAULT_TENANT_ID
 from app.main import open_services

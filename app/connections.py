@@ -1,0 +1,89 @@
+"""How connections to PostgreSQL are made and what holds on them, directly or through a transaction pooler.
+
+Invariant: what a statement relies on is set for it: on a connection of our own once, behind a pooler, where the next
+transaction may be on another server connection, in the packet that opens the transaction.
+"""
+
+from typing import Any, Final
+
+from pydantic import BaseModel, Field, SecretStr
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from app.wire import register_codecs
+
+
+class DatabaseConfig(BaseModel, extra="forbid"):
+    """Where the database is and how patient the service is with it."""
+
+    url: SecretStr | None = Field(None, description="postgresql+asyncpg://… of the login role; empty: embedded server.")
+    owner_url: SecretStr | None = Field(None, description="URL of the schema's owner, for migrations; default: url.")
+    pooler: bool = Field(
+        False, description="The URL leads to a pooler in transaction mode (PgBouncer): nothing is left to the session."
+    )
+    pool_size: int = Field(12, ge=1, le=200, description="Connections a process keeps.")
+    pool_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a connection before 503.")
+    connect_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for a new connection.")
+    start_timeout_seconds: float = Field(60.0, ge=0, description="How long a start waits for the database.")
+    statement_timeout_ms: int = Field(5_000, ge=1, description="Longest statement.")
+    lock_timeout_ms: int = Field(2_000, ge=1, description="Longest wait for a row or table lock.")
+    idle_in_transaction_timeout_ms: int = Field(10_000, ge=1, description="Longest idle time within a transaction.")
+
+
+def make_engine(config: DatabaseConfig, url: str) -> AsyncEngine:
+    """The pool of one process; nothing is connected yet."""
+    settings = {"application_name": "mneme", "timezone": "UTC"}  # a pooler keeps these two for each of its clients
+    arguments: dict[str, Any] = {
+        "timeout": config.connect_timeout_seconds,
+        "command_timeout": 2 * config.statement_timeout_ms / 1000,  # a frozen server answers nothing at all
+        "server_settings": settings,
+    }
+    if config.pooler:
+        arguments |= _UNPREPARED
+    else:
+        settings |= _settings(config)
+    engine = create_async_engine(
+        url,
+        isolation_level="AUTOCOMMIT",  # Scope speaks BEGIN and COMMIT itself, with role and tenant in the same packet
+        pool_size=config.pool_size,
+        max_overflow=0,
+        pool_timeout=config.pool_timeout_seconds,
+        pool_reset_on_return=None,
+        connect_args=arguments,
+    )
+    event.listen(engine.sync_engine, "connect", _on_connect)
+    return engine
+
+
+def opening(config: DatabaseConfig) -> str:
+    """What a transaction must say after its BEGIN, because no connection remembers it; else nothing."""
+    if not config.pooler:
+        return ""
+    return "".join(f"SET LOCAL {name} = '{value}'; " for name, value in _settings(config).items())
+
+
+def _settings(config: DatabaseConfig) -> dict[str, str]:
+    return {
+        "statement_timeout": str(config.statement_timeout_ms),
+        "lock_timeout": str(config.lock_timeout_ms),
+        "idle_in_transaction_session_timeout": str(config.idle_in_transaction_timeout_ms),
+        "jit": "off",
+        # Keys lead every statement, so one plan serves all and an index each; planning takes longer than most.
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        # Only where a large subject's vector index is read; relaxed: the rows are sorted again anyway.
+        "hnsw.iterative_scan": "relaxed_order",
+        "hnsw.ef_search": "100",
+    }
+
+
+# A statement that is prepared by name stays with the server connection, and the next transaction may be on another one.
+_UNPREPARED: Final = {
+    "statement_cache_size": 0,
+    "prepared_statement_cache_size": 0,
+    "prepared_statement_name_func": lambda: "",
+}
+
+
+def _on_connect(adapter: Any, _: Any) -> None:
+    adapter.run_async(register_codecs)
