@@ -21,6 +21,12 @@ class DatabaseConfig(BaseModel, extra="forbid"):
     pooler: bool = Field(
         False, description="The URL leads to a pooler in transaction mode (PgBouncer): nothing is left to the session."
     )
+    replica_url: SecretStr | None = Field(
+        None, description="URL of a read replica, same role: searches go there where it is not behind."
+    )
+    replica_patience_seconds: float = Field(
+        1.0, gt=0, description="Longest wait for the replica; then the primary answers."
+    )
     pool_size: int = Field(12, ge=1, le=200, description="Connections a process keeps.")
     pool_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a connection before 503.")
     connect_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for a new connection.")

@@ -45,13 +45,13 @@ from app.api.openapi import describe
 from app.api.problems import HANDLERS
 from app.clock import now
 from app.database import Database, sql
-from app.embed import claim_generation, load_embedder, load_nli, load_reranker
+from app.embed import Embedder, Generation, claim_generation, load_embedder, load_nli, load_reranker
 from app.errors import StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
 from app.llm import LanguageModel, load_language_model
 from app.operations import Desk, Operator, Queue, Tools
-from app.recall import Recaller, RecallProbe, Residents, SmallTalk, UsageBuffer
+from app.recall import Recaller, RecallProbe, Replica, Residents, SmallTalk, UsageBuffer
 from app.remember import LlmOpinion, Opinion, Rememberer, Sessions, Shelf
 from app.settings import Settings, load_settings
 from app.webhooks import Webhooks
@@ -124,19 +124,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
         await embedder.start()
         stack.push_async_callback(embedder.close)
-        reranker = load_reranker(settings.rerank, threads=settings.embed.threads)
-        await reranker.start()
-        stack.push_async_callback(reranker.close)
-        small_talk = SmallTalk(embedder)
-        await small_talk.prepare()
-        stack.push_async_callback(small_talk.close)
-        residents = Residents(database, generation, settings.recall)
-        stack.push_async_callback(residents.close)
-        usage = UsageBuffer(database, settings.recall, residents.used)
-        await usage.start()
-        stack.push_async_callback(usage.close)
-        probe = RecallProbe(database, settings.recall)
-        stack.push_async_callback(probe.close)
+        recaller = await _open_recaller(settings, database, embedder, generation, stack)
         stack.callback(asyncio.create_task(sample(database)).cancel)
         language_model = _open_language_model(settings, stack)
         opinions = _open_opinions(settings, language_model, stack)
@@ -152,9 +140,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             sessions=Sessions(database, embedder.count_tokens, settings.sessions),
             operations=desk,
             webhooks=Webhooks(database, pepper, settings.webhooks),
-            recaller=Recaller(
-                database, embedder, generation, usage, residents, small_talk, reranker, probe, settings.recall
-            ),
+            recaller=recaller,
             forget=settings.forget,
             keyring=keyring,
             cursor_secret=derive_secret(pepper, "cursor"),
@@ -165,6 +151,29 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             version=installed_version("mneme"),
             switch=Switch(),
         )
+
+
+async def _open_recaller(
+    settings: Settings, database: Database, embedder: Embedder, generation: Generation, stack: AsyncExitStack
+) -> Recaller:
+    reranker = load_reranker(settings.rerank, threads=settings.embed.threads)
+    await reranker.start()
+    stack.push_async_callback(reranker.close)
+    small_talk = SmallTalk(embedder)
+    await small_talk.prepare()
+    stack.push_async_callback(small_talk.close)
+    residents = Residents(database, generation, settings.recall)
+    stack.push_async_callback(residents.close)
+    replica = Replica(settings.database, residents.stamps)
+    stack.push_async_callback(replica.close)
+    usage = UsageBuffer(database, settings.recall, residents.used)
+    await usage.start()
+    stack.push_async_callback(usage.close)
+    probe = RecallProbe(database, settings.recall)
+    stack.push_async_callback(probe.close)
+    return Recaller(
+        database, embedder, generation, usage, residents, replica, small_talk, reranker, probe, settings.recall
+    )
 
 
 def _open_language_model(settings: Settings, stack: AsyncExitStack) -> LanguageModel | None:

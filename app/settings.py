@@ -160,6 +160,15 @@ class Settings(BaseSettings):
         return (init_settings, *(source for _, source in _sources(settings_cls)))
 
 
+_URLS = (
+    ("database", "url"),
+    ("database", "owner_url"),
+    ("database", "replica_url"),
+    ("backup", "database_url"),
+    ("backup", "scratch_url"),
+)
+
+
 def load_settings(**given: Any) -> Settings:
     """Read the settings; `given` wins over the environment, that over secret files, these over the file.
 
@@ -176,7 +185,7 @@ def load_settings(**given: Any) -> Settings:
     except (SettingsError, OSError, ValueError) as error:
         # The cause quotes what it could not read, and that may be a secret; the message names source and field only.
         raise StartupRefused(f"settings cannot be read: {error}") from None
-    for path in (("database", "url"), ("database", "owner_url"), ("backup", "database_url"), ("backup", "scratch_url")):
+    for path in _URLS:
         secret: SecretStr | None = getattr(getattr(settings, path[0]), path[1])
         if secret is not None and not _speaks_asyncpg(secret.get_secret_value()):
             form = "postgresql+asyncpg://user:password@host/database"

@@ -102,6 +102,7 @@ SEARCH_RESIDENT = Counter("mneme_search_resident_total", "Searches of subjects t
 RESIDENT_BYTES = Gauge(
     "mneme_resident_bytes", "What the subjects held in memory take, about.", multiprocess_mode="livesum"
 )
+SEARCH_REPLICA = Counter("mneme_search_replica_total", "Searches put to the read replica.", ["outcome"])
 SEARCH_DEGRADED = Counter("mneme_search_degraded_total", "Searches answered without one arm.", ["reason"])
 USAGE_HITS = Counter("mneme_usage_hits_total", "Hits noted for access counts.", ["outcome"])
 
@@ -197,6 +198,7 @@ _BOUNDED: Final = (
     (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
     (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),
     (SEARCH_RESIDENT, (("held",), ("busy",))),
+    (SEARCH_REPLICA, (("used",), ("behind",), ("failed",), ("open",))),
     (RECALL_PROBES, (("ok",), ("failed",))),
     (USAGE_HITS, (("flushed",), ("dropped",))),
     (EMBEDDING_REQUESTS, tuple(
@@ -215,9 +217,9 @@ _BOUNDED: Final = (
     (LLM_ANSWERS, tuple((fault,) for fault in ("none", "wrapped", "empty", "cut_off", "not_json", "wrong_shape"))),
     (EXTRACTION_FACTS, (("rules",), ("model",), ("rejected",))),
     (EXTRACTION_DEGRADED, (("llm_unavailable",),)),
-    (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",), ("llm",))),
+    (CIRCUIT_BREAKER_STATE, (("embedding",), ("rerank",), ("llm",), ("replica",))),
     (CIRCUIT_BREAKER_TRANSITIONS, tuple(
-        (name, state) for name in ("embedding", "rerank", "llm") for state in ("closed", "half_open", "open")
+        (name, state) for name in ("embedding", "rerank", "llm", "replica") for state in ("closed", "half_open", "open")
     )),
     (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
     (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "other"))),

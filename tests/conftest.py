@@ -30,6 +30,7 @@ from app.database import Database, sql
 from tests import pooler
 
 TEMPLATE = "mneme_template"
+POOLER = "MNEME_DATABASE__POOLER"
 CLUSTER = pytest.StashKey[Path]()
 
 # A test cluster may lose everything when the machine loses power, and only then.
@@ -44,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("pooler"):
-        os.environ["MNEME_DATABASE__POOLER"] = "true"
+        os.environ[POOLER] = "true"
     given = getattr(config, "workerinput", {}).get("cluster")
     if given is None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # end like Ctrl-C, so that the server is stopped

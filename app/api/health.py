@@ -90,7 +90,12 @@ class Readiness:
             "dim": embedder.spec.dimension,
             "generation": services.generation.generation_id,
         }
-        return self._checks | {"embedding": embedding, "rerank": {"state": services.recaller.reranker.state}}
+        recaller = services.recaller
+        return self._checks | {
+            "embedding": embedding,
+            "rerank": {"state": recaller.reranker.state},
+            "replica": {"state": recaller.replica.state},
+        }
 
 
 async def _check(services: Services) -> dict[str, Any]:

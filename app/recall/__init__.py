@@ -4,6 +4,7 @@ from app.recall.context import Context, ContextRequest, make_context
 from app.recall.growth import tend_large_subjects
 from app.recall.probe import RecallProbe
 from app.recall.query import Absence, Clock, Filters, Fusion, Hit, Query, RecallConfig, Recalled, TimeDecay
+from app.recall.replica import Replica
 from app.recall.residents import Residents
 from app.recall.search import Recaller
 from app.recall.small_talk import SmallTalk
@@ -22,6 +23,7 @@ __all__ = [
     "RecallProbe",
     "Recalled",
     "Recaller",
+    "Replica",
     "Residents",
     "SmallTalk",
     "TimeDecay",

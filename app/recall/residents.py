@@ -92,7 +92,7 @@ class Residents:
 
     def __init__(self, database: Database, generation: Generation, config: RecallConfig) -> None:
         self._database, self._generation, self._config = database, generation, config
-        self._stamps = Stamps(database)
+        self.stamps = Stamps(database)
         self._held: OrderedDict[_Key, _Held] = OrderedDict()
         self._size_bytes = 0
         self._loading: set[_Key] = set()
@@ -114,7 +114,7 @@ class Residents:
                 return None
             held = [self._held.get(key) for key in keys]
             known = [one.resident.subject_id for one in held if one is not None]
-            stamps = dict(zip(known, await self._stamps.of(query.tenant_id, known) if known else (), strict=True))
+            stamps = dict(zip(known, await self.stamps.of(query.tenant_id, known) if known else (), strict=True))
             fresh = [await self._fresh(key, one, stamps) for key, one in zip(keys, held, strict=True)]
         except DatabaseUnavailable:
             self.clear()  # another server may answer next, whose stamps tell nothing about these
@@ -140,7 +140,7 @@ class Residents:
         telemetry.RESIDENT_BYTES.set(0)
 
     async def close(self) -> None:
-        await self._stamps.close()
+        await self.stamps.close()
 
     def _is_wanted(self, key: _Key) -> bool:
         """Whether a subject is held, or asked about so often that it should be."""

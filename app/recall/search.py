@@ -26,6 +26,7 @@ from app.recall.large import LargeSubjects, find_in_large
 from app.recall.probe import RecallProbe
 from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import Judged, judge
+from app.recall.replica import Replica
 from app.recall.rerank import Placed, Pool, explained, pool_size, pooled, rerank
 from app.recall.resident import Resident, measure
 from app.recall.residents import Residents
@@ -60,6 +61,7 @@ class Recaller:
     generation: Generation
     usage: UsageBuffer
     residents: Residents
+    replica: Replica
     small_talk: SmallTalk
     reranker: Reranker
     probe: RecallProbe
@@ -108,22 +110,37 @@ class Recaller:
     async def _read(
         self, query: Query, asked: Asked, why_not: Sequence[UUID], degraded: list[str], *, at: datetime
     ) -> _Found:
-        """All that the database has to say, in one transaction."""
-        async with self.database.read(query.tenant_id) as transaction:
-            with telemetry.search_stage("database"):
-                candidates, statistics = await self._find(transaction, query, asked, at)
-            judged = self._judge(candidates, query, asked, degraded, at, statistics)
-            with telemetry.search_stage("hydrate"):
-                pool = None
-                if query.rerank and len(judged.order):
-                    pool, rows = await self._pool(transaction, query, candidates, judged, at)
-                    choice = pool.choice(query)
-                else:
-                    choice, rows = await self._choose(transaction, query, candidates, judged, at)
-                ids = [candidates.ids[row] for row in (choice.chosen if pool is None else pool.rows)]
-                of_then = {} if query.as_of is None else await texts_of_then(transaction, query, ids, now=at)
-            shape = shape_of(query, asked, self.generation.generation_id)
-            walls = await look_up(transaction, query, asked, shape, why_not, now=at) if why_not else {}
+        """All that the database has to say, in one transaction on the replica or on the primary."""
+
+        async def read(transaction: Transaction) -> tuple[_Found, list[str]]:
+            missing: list[str] = []
+            return await self._read_in(transaction, query, asked, why_not, missing, at=at), missing
+
+        answer = await self.replica.attempt(query, read)
+        if answer is None:
+            async with self.database.read(query.tenant_id) as transaction:
+                answer = await read(transaction)
+        degraded += answer[1]
+        return answer[0]
+
+    async def _read_in(
+        self, transaction: Transaction, query: Query, asked: Asked, why_not: Sequence[UUID], degraded: list[str], *,
+        at: datetime,
+    ) -> _Found:  # fmt: skip
+        with telemetry.search_stage("database"):
+            candidates, statistics = await self._find(transaction, query, asked, at)
+        judged = self._judge(candidates, query, asked, degraded, at, statistics)
+        with telemetry.search_stage("hydrate"):
+            pool = None
+            if query.rerank and len(judged.order):
+                pool, rows = await self._pool(transaction, query, candidates, judged, at)
+                choice = pool.choice(query)
+            else:
+                choice, rows = await self._choose(transaction, query, candidates, judged, at)
+            ids = [candidates.ids[row] for row in (choice.chosen if pool is None else pool.rows)]
+            of_then = {} if query.as_of is None else await texts_of_then(transaction, query, ids, now=at)
+        shape = shape_of(query, asked, self.generation.generation_id)
+        walls = await look_up(transaction, query, asked, shape, why_not, now=at) if why_not else {}
         # What is not in rows was overruled or expired between the two statements.
         told = {one: as_json(rows[one]) | of_then.get(one, {}) for one in ids if one in rows}
         subjects = {one: row["subject_id"] for one, row in rows.items()}

@@ -16,6 +16,7 @@ from app.database import Database, sql
 from app.guard import create_tenant
 from app.settings import Settings
 from tests.api.conftest import UNKNOWN_ID, MakeKey, Service, bearer
+from tests.conftest import POOLER
 from workers.context import Context
 from workers.runner import Runner
 
@@ -42,7 +43,7 @@ async def age(database: Database, tenant: UUID, memory_id: str) -> None:
 
 async def clean_up(database_url: str, directory: Path, *options: str) -> tuple[int, str]:
     """`mneme jobs run forget --once` in a process of its own, as cron calls it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MNEME_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MNEME_") or name == POOLER}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "app.cli", "jobs", "run", "forget", "--once", *options,
         env=environment | {"MNEME_DATABASE__URL": database_url, "PYTHONPATH": str(Path.cwd())}, cwd=directory,
