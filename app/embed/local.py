@@ -118,6 +118,7 @@ def load(config: EmbedConfig, source: Source, shelf: Path) -> LocalEngine:
             gc.collect()  # torch's weights, if they were read, are garbage in cycles: half a gigabyte
             return LocalEngine(LocalModel(found.tokenizer, found.encoder, _spec(found.facts, config, source)), config)
         log().warning("embedding_model_runs_in_torch", model=source.name, reason=found.reason)
+        arithmetic = arithmetic_for(config.precision, processor_flags(), torch=True)
     model = model or _read(config, source)
     spec = _spec(facts_of(model, source), config, source)
     settle(model, arithmetic)

@@ -20,16 +20,17 @@ def threads_for(wanted: int | None) -> int:
     return wanted or min(max((os.cpu_count() or 1) // 2, 1), MOST_THREADS)
 
 
-def arithmetic_for(wanted: Precision, flags: frozenset[str]) -> Arithmetic:
-    """The arithmetic for a processor with these flags; reasons: docs/decisions/0004-int8-without-amx.md.
+def arithmetic_for(wanted: Precision, flags: frozenset[str], *, torch: bool = False) -> Arithmetic:
+    """The arithmetic for a processor with these flags, in CTranslate2 or in torch; reasons: decisions 0004 and 0018.
 
-    bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is refused.
+    In torch bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is
+    refused.
     """
     if wanted == "int8" and "avx512_vnni" not in flags:
         raise StartupRefused("MNEME_EMBED__PRECISION is int8, but this processor has no avx512_vnni")
     if wanted != "auto":
         return wanted
-    if "amx_bf16" in flags:
+    if torch and "amx_bf16" in flags:
         return "bfloat16"
     return "int8" if "avx512_vnni" in flags else "float32"
 

@@ -78,7 +78,7 @@ def prepare_torch(threads: int | None, wanted: Precision) -> tuple[Arithmetic, A
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(threads_for(threads))
-    arithmetic = arithmetic_for(wanted, processor_flags())
+    arithmetic = arithmetic_for(wanted, processor_flags(), torch=True)
     return arithmetic, torch.bfloat16 if arithmetic == "bfloat16" else torch.float32
 
 

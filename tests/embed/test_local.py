@@ -151,7 +151,7 @@ def test_prompts_and_limits_can_be_configured(model_dir: Path) -> None:
     [
         ("auto", {"avx2"}, "float32"),
         ("auto", {"avx512_vnni", "avx512_bf16"}, "int8"),
-        ("auto", {"avx512_vnni", "avx512_bf16", "amx_bf16"}, "bfloat16"),
+        ("auto", {"avx512_vnni", "avx512_bf16", "amx_bf16"}, "int8"),
         ("float32", {"amx_bf16"}, "float32"),
         ("bfloat16", {"avx2"}, "bfloat16"),
         ("int8", {"avx512_vnni"}, "int8"),
@@ -159,6 +159,12 @@ def test_prompts_and_limits_can_be_configured(model_dir: Path) -> None:
 )
 def test_the_arithmetic_follows_the_processor(wanted: str, flags: set[str], chosen: str) -> None:
     assert arithmetic_for(wanted, frozenset(flags)) == chosen  # type: ignore[arg-type]
+
+
+def test_torch_is_fastest_in_bfloat16_where_the_processor_has_amx() -> None:
+    flags = frozenset({"avx512_vnni", "avx512_bf16"})
+    assert arithmetic_for("auto", flags | {"amx_bf16"}, torch=True) == "bfloat16"
+    assert arithmetic_for("auto", flags, torch=True) == "int8"
 
 
 def test_int8_without_vnni_is_refused() -> None:
