@@ -16,6 +16,7 @@ import pytest
 
 from app.backup.content import plain_connection
 from app.cli import embedded, schema
+from app.embed import EmbedConfig, prepare_model
 from tests.api.conftest import PEPPER
 from tests.api.test_serve import free_port
 from tests.conftest import TEMPLATE, administer
@@ -157,6 +158,14 @@ def server(passable_directory: Path) -> Iterator[Server]:
     schema.prepare(server.start(), TEMPLATE)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def model_dir(pytestconfig: pytest.Config) -> Path:
+    """Where the bundled model is kept from run to run; made here, because no start need wait for that."""
+    directory = pytestconfig.cache.mkdir("bundled-model")
+    prepare_model(EmbedConfig(), directory)
+    return directory
 
 
 @asynccontextmanager

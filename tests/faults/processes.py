@@ -7,6 +7,7 @@ started here is stopped here.
 import asyncio
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
@@ -43,8 +44,11 @@ def work() -> None:
     main()
 
 
-def _enter(run: Callable[[], None], environment: Mapping[str, str], log: str) -> None:
+def _enter(run: Callable[[], None], environment: Mapping[str, str], log: str, more_bytes: int | None) -> None:
     os.environ.update(environment)
+    if more_bytes is not None:
+        taken = psutil.Process().memory_info().vms
+        resource.setrlimit(resource.RLIMIT_AS, (taken + more_bytes, taken + more_bytes))
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -55,15 +59,20 @@ def _enter(run: Callable[[], None], environment: Mapping[str, str], log: str) ->
 
 @dataclass
 class Process:
-    """One process of the service, with its environment and its log."""
+    """One process of the service, with its environment and its log.
+
+    `more_bytes`: so much memory it may take besides what it begins with.
+    """
 
     run: Callable[[], None]
     environment: dict[str, str]
     log: Path
+    more_bytes: int | None = None
     _process: Any = None
 
     def start(self) -> None:
-        self._process = _forks.Process(target=_enter, args=(self.run, self.environment, str(self.log)), daemon=True)
+        arguments = self.run, self.environment, str(self.log), self.more_bytes
+        self._process = _forks.Process(target=_enter, args=arguments, daemon=True)
         self._process.start()
 
     @property
