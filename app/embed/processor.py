@@ -21,7 +21,7 @@ def threads_for(wanted: int | None) -> int:
 
 
 def arithmetic_for(wanted: Precision, flags: frozenset[str], *, torch: bool = False) -> Arithmetic:
-    """The arithmetic for a processor with these flags, in CTranslate2 or in torch; reasons: decisions 0004 and 0018.
+    """The arithmetic for a processor with these flags, in CTranslate2 or in torch; reasons: decisions 0004 and 0019.
 
     In torch bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is
     refused.
