@@ -47,7 +47,9 @@ class Memory(BaseModel):
     expires_at: datetime | None
     pinned: bool
     version: int = Field(ge=1)
-    embedding: Literal["ready", "pending"]
+    embedding: Literal["ready", "pending", "cold"] = Field(
+        description="cold: unused for long, found with include_cold and by id; back to ready once it is used."
+    )
     importance_score: float = Field(ge=0, le=1, description="The importance once more, from 0 to 1.")
     vector: list[float] | None = Field(None, description="Only with ?include=vector; null while pending.")
 
@@ -58,7 +60,8 @@ MEMORY_COLUMNS = """
     m.memory_id AS id, s.user_id, m.agent_id, m.content, m.content_type, m.kind, m.key,
     cast(cast(m.importance AS numeric) AS float8) AS importance, m.tags, m.metadata, m.source, m.session_id, m.status,
     u.access_count, u.last_accessed_at, m.created_at, m.updated_at, m.event_at, m.valid_from, m.valid_to, m.expires_at,
-    m.pinned, m.version, CASE WHEN m.embedding IS NULL THEN 'pending' ELSE 'ready' END AS embedding
+    m.pinned, m.version,
+    CASE WHEN m.embedding IS NOT NULL THEN 'ready' WHEN m.cooled_by IS NULL THEN 'pending' ELSE 'cold' END AS embedding
 """
 MEMORY_SOURCE = """
     memories m

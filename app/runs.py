@@ -153,6 +153,20 @@ async def history(
     return [dict(row) for row in rows]
 
 
+async def touched(
+    database: Database, tenant_id: UUID, run_id: UUID, *, after: UUID | None = None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """What a run did to a tenant's memories and what of it still stands, by memory: states and reasons, no text.
+
+    `other_id`: what overruled it, what it was merged into, or the summary that tells it.
+    """
+    async with database.read(tenant_id) as transaction:
+        rows = await transaction.fetch(
+            _TOUCHED, tenant_id=tenant_id, run_id=run_id, after=after or UUID(int=0), limit=limit
+        )
+    return [dict(row) for row in rows]
+
+
 async def ask(database: Database, slot: Slot) -> UUID:
     """Ask for a run, which a worker begins within seconds; returns its id."""
     run_id, at = None, slot.at
@@ -257,6 +271,43 @@ _HISTORY = sql(f"""
     WHERE (cast(:job AS text) IS NULL OR job = :job) AND (cast(:run_id AS uuid) IS NULL OR run_id = :run_id)
       AND (tenant_id IS NULL OR cast(:tenant_id AS uuid) IS NULL OR tenant_id = :tenant_id)
     ORDER BY slot DESC LIMIT :limit
+""")
+# Each part in order of an index and no longer than a page, so that a run of any size is paged through.
+_TOUCHED = sql("""
+    WITH done AS (
+        (SELECT subject_id, memory_id, rule, was AS before, 'archived' AS after, cast(NULL AS uuid) AS other_id,
+                archived_at AS at
+         FROM memory_archive WHERE tenant_id = :tenant_id AND run_id = :run_id AND memory_id > :after
+         ORDER BY memory_id LIMIT :limit)
+        UNION ALL
+        (SELECT subject_id, memory_id,
+                CASE became WHEN 'duplicate' THEN 'dedup' WHEN 'summary' THEN 'summarise' ELSE 'deprecate' END,
+                CASE WHEN became <> 'summary' THEN 'active' END,
+                CASE WHEN became = 'summary' THEN 'active' ELSE became END, other_id, created_at
+         FROM consolidations WHERE tenant_id = :tenant_id AND run_id = :run_id AND memory_id > :after
+         ORDER BY memory_id LIMIT :limit)
+        UNION ALL
+        (SELECT l.subject_id, l.other_id, 'summarise', 'active', 'active', l.memory_id, c.created_at
+         FROM consolidations c
+         JOIN memory_links l ON l.tenant_id = c.tenant_id AND l.subject_id = c.subject_id AND l.memory_id = c.memory_id
+              AND l.relation = 'derived_from'
+         WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.became = 'summary' AND l.other_id > :after
+         ORDER BY l.other_id LIMIT :limit)
+        UNION ALL
+        (SELECT subject_id, memory_id, 'cooled', 'warm', 'cold', NULL, NULL
+         FROM memories WHERE tenant_id = :tenant_id AND cooled_by = :run_id AND memory_id > :after
+         ORDER BY memory_id LIMIT :limit)
+    )
+    SELECT d.memory_id, s.user_id, m.agent_id, m.kind, d.rule, (
+               SELECT e.detail ->> 'reason' FROM memory_events e
+               WHERE e.tenant_id = :tenant_id AND e.subject_id = d.subject_id AND e.memory_id = d.memory_id
+                 AND e.detail ->> 'run_id' = cast(cast(:run_id AS uuid) AS text) AND e.detail ->> 'reason' IS NOT NULL
+               LIMIT 1
+           ) AS reason, d.before, d.after, d.other_id, d.at
+    FROM done d
+    JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = d.subject_id AND m.memory_id = d.memory_id
+    JOIN subjects s ON s.tenant_id = :tenant_id AND s.subject_id = d.subject_id
+    ORDER BY d.memory_id, d.other_id LIMIT :limit
 """)
 _ASK = sql("""
     INSERT INTO job_runs (

@@ -31,7 +31,7 @@ OPERATIONS: Final = (
     "job",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "refused", "failed")
-SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "database", "ranking", "hydrate", "rerank")
+SEARCH_STAGES: Final = ("embed", "query", "resident", "measure", "cold", "database", "ranking", "hydrate", "rerank")
 PURPOSES: Final = ("extract", "judge", "summarise")
 DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "rerank_unavailable")
 

@@ -75,6 +75,8 @@ SUMMARIES = Counter("mneme_summaries_total", "Summaries made of old memories, by
 CONSOLIDATION_DEGRADED = Counter(
     "mneme_consolidation_degraded_total", "What a run of consolidation could not ask, embed or believe.", ["reason"]
 )
+MEMORIES_COOLED = Counter("mneme_memories_cooled_total", "Memories made cold.")
+MEMORIES_WARMED = Counter("mneme_memories_warmed_total", "Cold memories that were used and are warm again.")
 MEMORIES_PURGED = Counter("mneme_memories_purged_total", "Archived memories deleted at the end of their grace time.")
 MEMORIES_REINFORCED = Counter("mneme_memories_reinforced_total", "Memories that gained importance by use.")
 SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all that was theirs.")

@@ -9,10 +9,13 @@ from app.backup import Backups
 from app.clock import now
 from app.database import Database
 from app.embed import Embedder, Generation, claim_generation, load_embedder
+from app.errors import EmbeddingUnavailable
+from app.forget import Centre
 from app.guard import load_pepper
 from app.language import TOKENIZER_VERSION
 from app.llm import LanguageModel, load_language_model
 from app.operations import Operator, Queue, Tools
+from app.recall import SmallTalk
 from app.remember import Filler, Rememberer
 from app.settings import Settings
 from app.webhooks import Courier, secret_of
@@ -52,6 +55,16 @@ class Context:
             if self._filler is None:
                 self._filler = Filler(self.database, *await self._embedding(), self.settings.remember)
             return self._filler
+
+    async def centre(self) -> Centre:
+        """Return what all vectors have in common. Raises EmbeddingUnavailable, and StartupRefused as `filler` does."""
+        async with self._lock:
+            embedder, generation = await self._embedding()
+            small_talk = SmallTalk(embedder)
+            await small_talk.make()
+        if small_talk.mean is None:
+            raise EmbeddingUnavailable("no vector of small talk")
+        return Centre(generation.generation_id, small_talk.mean)
 
     async def rememberer(self) -> Rememberer:
         """Return the write path; the first call loads the model. Raises StartupRefused as `filler` does."""

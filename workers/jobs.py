@@ -13,7 +13,7 @@ from app import telemetry, work_metrics
 from app.clock import now
 from app.consolidate import deprecate_overruled, merge_duplicates, summarise_old
 from app.errand import Errand
-from app.forget import forget, purge, reinforce
+from app.forget import cool, forget, purge, reinforce
 from app.idempotency import expire_idempotency
 from app.operations import expire_operations, waiting
 from app.recall import tend_large_subjects
@@ -164,6 +164,11 @@ async def forgetting(context: Context, errand: Errand) -> int:
     return await forget(context.database, context.settings.forget, errand)
 
 
+async def cooling(context: Context, errand: Errand) -> int:
+    """Take vector and keywords from what was not used for long."""
+    return await cool(context.database, context.settings.forget, await context.centre(), errand)
+
+
 async def purging(context: Context, errand: Errand) -> int:
     """Delete for good what was archived before the grace time."""
     return await purge(context.database, context.settings.forget, errand)
@@ -216,6 +221,7 @@ JOBS: tuple[Job, ...] = (
     Job("events", events, every_seconds=3600),
     Job("reinforce", reinforcement, every_seconds=30, once=False),
     Job("forget", forgetting, cron="0 3 * * *", by_tenant=True, can_be_dry=True),
+    Job("cool", cooling, cron="15 3 * * *", by_tenant=True, can_be_dry=True),  # what is to be forgotten is gone then
     Job("purge", purging, cron="30 3 * * *", by_tenant=True, can_be_dry=True),
     Job("deprecate", overruling, cron="45 3 * * *", by_tenant=True, can_be_dry=True),
     Job("dedup", merging, cron="0 4 * * *", by_tenant=True, can_be_dry=True),

@@ -41,6 +41,7 @@ class PolicyIn(Wire):
     grace_days: float | None = Field(None, ge=0, le=3650)
     subject_quota: int | None = Field(None, ge=0, le=100_000_000, description="0: none.")
     tenant_quota: int | None = Field(None, ge=0, le=10_000_000_000, description="0: none.")
+    cold_days: float | None = Field(None, ge=0, le=3650, description="0: nothing gets cold.")
 
 
 class RuleInForce(BaseModel):
@@ -58,6 +59,7 @@ class PolicyAnswer(BaseModel):
     grace_days: float
     subject_quota: int
     tenant_quota: int
+    cold_days: float
     own: list[str] = Field(examples=[["grace_days", "rules.stale"]])
 
 

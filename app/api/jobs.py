@@ -20,8 +20,8 @@ from app.api.reply import reply
 from app.clock import now
 from app.consolidate import undo_consolidation
 from app.errors import Conflict, FieldError, Invalid, NotFound
-from app.forget import archived_by, undo_run
-from app.runs import Slot, ask, history, known_jobs
+from app.forget import undo_cooling, undo_run
+from app.runs import Slot, ask, history, known_jobs, touched
 
 router = walled_router(prefix="/v1/admin", tags=["jobs"])
 
@@ -126,39 +126,46 @@ async def get_run(services: Mneme, caller: Operator, run_id: RunId) -> Response:
     return reply(runs[0])
 
 
-class ArchivedMemory(BaseModel):
-    """A memory that a run archived: what it was, and by which rule it went."""
+class TouchedMemory(BaseModel):
+    """A memory and what a run made of it, by which rule and why; `before` null: the run made it.
+
+    `other_id`: what overruled it, what it was merged into, or the summary that tells it.
+    """
 
     memory_id: UUID
     user_id: str | None
     agent_id: str | None
     kind: str
-    rule: str
-    was: str
-    archived_at: datetime
+    rule: str = Field(examples=["stale"])
+    reason: str | None
+    before: str | None
+    after: str
+    other_id: UUID | None
+    at: datetime | None = Field(description="Null: when the run was.")
 
 
-class ArchivedList(BaseModel):
+class TouchedList(BaseModel):
     """One page, by id; `next_after` is null on the last."""
 
-    items: list[ArchivedMemory]
+    items: list[TouchedMemory]
     next_after: UUID | None
 
 
-@router.get(
-    "/runs/{run_id}/memories", operation_id="list_archived", response_model=ArchivedList, responses=problems(422)
-)
-async def list_archived(
+@router.get("/runs/{run_id}/memories", operation_id="list_touched", response_model=TouchedList, responses=problems(422))
+async def list_touched(
     services: Mneme,
     caller: Admin,
     run_id: RunId,
     after: Annotated[UUID | None, Parameter(description="Continue after this memory.")] = None,
     limit: Annotated[int, Parameter(ge=1, le=PAGE)] = 100,
 ) -> Response:
-    """What a run archived of this tenant and what can still be brought back; `:restore` brings back a single one."""
+    """What a run archived, merged, overruled, summarised or made cold of this tenant, as far as it still stands.
+
+    `:restore` brings back a single one of what went.
+    """
     telemetry.annotate(operation="job")
     caller.act_for_all()
-    items = await archived_by(services.database, caller.tenant_id, run_id, after=after, limit=limit + 1)
+    items = await touched(services.database, caller.tenant_id, run_id, after=after, limit=limit + 1)
     page = items[:limit]
     document: dict[str, Any] = {"items": page, "next_after": page[-1]["memory_id"] if len(items) > limit else None}
     return reply(document)
@@ -175,9 +182,9 @@ class UndoneAnswer(BaseModel):
     "/runs/{run_id}:undo", operation_id="undo_run", response_model=UndoneAnswer, responses=problems(422)
 )  # fmt: skip
 async def post_undo(services: Mneme, caller: Admin, run_id: RunId) -> Response:
-    """Bring back all that a run archived, merged or overruled of this tenant, and put away the summaries that it made.
+    """Bring back all that a run archived, merged, overruled or made cold of this tenant; put away its summaries.
 
-    A second time nothing is left to bring back.
+    A second time nothing is left to bring back. What was cold is warm as soon as the worker has made its vector.
     """
     telemetry.annotate(operation="restore")
     caller.act_for_all()
@@ -185,4 +192,5 @@ async def post_undo(services: Mneme, caller: Admin, run_id: RunId) -> Response:
         await undo(services.database, caller.tenant_id, run_id, actor=caller.actor, now=now())
         for undo in (undo_run, undo_consolidation)
     ]
-    return reply({"restored": sum(one.restored for one in done), "left": sum(one.left for one in done)})
+    queued = await undo_cooling(services.database, caller.tenant_id, run_id, now=now())
+    return reply({"restored": queued + sum(one.restored for one in done), "left": sum(one.left for one in done)})

@@ -206,6 +206,7 @@ async def get_memory(
     """One memory; `?include=vector` adds its vector."""
     telemetry.annotate(operation="read", memory_id=memory_id)
     memory = await services.shelf.get(caller, memory_id, with_vector=include == "vector")
+    services.recaller.usage.wake(caller.tenant_id, [memory], now())
     return reply(memory, headers={"ETag": etag(memory)})
 
 

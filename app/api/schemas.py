@@ -243,6 +243,7 @@ class SearchIn(Wire):
     filters: FiltersIn = FiltersIn()
     include_shared: bool = True
     include_deprecated: bool = False
+    include_cold: bool = Field(False, description="Also what was not used for so long that it is cold; slower.")
     as_of: Moment | None = Field(
         None, description="Ask as if at this moment: of what was valid and known then. Null: now."
     )

@@ -34,7 +34,8 @@ class AbsenceAnswer(BaseModel):
     id: UUID
     reason: Literal[
         "unknown", "other_agent", "wrong_status", "not_yet_known", "expired", "not_valid_then", "filtered",
-        "not_proposed", "no_evidence", "below_threshold", "hit", "same_source", "displaced_by_diversity", "below_top_k",
+        "cold", "not_proposed", "no_evidence", "below_threshold", "hit", "same_source", "displaced_by_diversity",
+        "below_top_k",
     ]  # fmt: skip
     detail: str | None
     rank: int | None = None
@@ -69,6 +70,7 @@ async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Re
         filters=body.filters.to_filters(),
         include_shared=body.include_shared,
         include_deprecated=body.include_deprecated,
+        include_cold=body.include_cold,
         as_of=body.as_of,
         time_decay=body.time_decay.to_decay(),
         diversity=body.diversity,

@@ -144,9 +144,11 @@ def _write() -> Any:
         "subject_id": "cast(:subject_id AS uuid)",
         "status": "chosen.status",
         "deprecated_at": "CASE WHEN chosen.status = 'deprecated' THEN coalesce(old.deprecated_at, :now) END",
-        "ann": "cast(:large AS bool)",
+        "ann": "cast(:large AS bool) AND old.cooled_by IS NULL",
         "embedding": f"CASE WHEN {_COMPARABLE} THEN old.embedding END",
         "generation_id": f"CASE WHEN {_COMPARABLE} THEN cast(:here AS smallint) END",
+        "signs": f"CASE WHEN {_SIGNS_COMPARABLE} THEN old.signs END",
+        "signs_generation_id": f"CASE WHEN {_SIGNS_COMPARABLE} THEN cast(:here AS smallint) END",
         "window_count": f"CASE WHEN {_COMPARABLE} THEN old.window_count ELSE 1 END",
     }
     names = columns_of("memories")
@@ -164,6 +166,7 @@ def _write() -> Any:
 
 
 _COMPARABLE: Final = "old.generation_id = cast(:there AS smallint)"
+_SIGNS_COMPARABLE: Final = "old.signs_generation_id = cast(:there AS smallint)"
 _OF_MEMORIES: Final = (
     "tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = ANY (cast(:memories AS uuid[]))"
 )

@@ -25,7 +25,7 @@ from app.consolidate import undo_consolidation
 from app.database import Database
 from app.errand import Change, Errand
 from app.errors import EXIT_HELD
-from app.forget import undo_run
+from app.forget import undo_cooling, undo_run
 from app.guard import list_tenants
 from app.runs import history as runs_of
 from app.settings import Settings
@@ -126,7 +126,7 @@ def undo(
     run_id: Annotated[UUID, typer.Argument(metavar="RUN", help="Id of the run, from `mneme jobs history`.")],
     tenant: TenantOption = None,
 ) -> None:
-    """Bring back what a run archived, merged or overruled, as long as it was not purged; put away its summaries."""
+    """Bring back what a run archived, merged, overruled or made cold, if it was not purged; put away its summaries."""
 
     async def action(_: Settings, database: Database) -> tuple[int, int]:
         tenants = [tenant] if tenant is not None else [one.tenant_id for one in await list_tenants(database)]
@@ -135,7 +135,8 @@ def undo(
             for one in tenants
             for undo in (undo_run, undo_consolidation)
         ]
-        return sum(one.restored for one in undone), sum(one.left for one in undone)
+        queued = sum([await undo_cooling(database, one, run_id, now=now()) for one in tenants])
+        return queued + sum(one.restored for one in undone), sum(one.left for one in undone)
 
     _log_trouble_only()
     restored, left = with_database(action)

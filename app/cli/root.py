@@ -7,7 +7,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from app.cli import backup, config, db, jobs, keys, model, serve, tenants, up
+from app.cli import backup, config, db, jobs, keys, model, serve, tenants, tiers, up
 from app.cli.bench import bench
 from app.cli.eval import evaluate, evaluate_conflict, evaluate_dedup
 from app.cli.search import search
@@ -39,6 +39,7 @@ app.add_typer(jobs.app, name="jobs", help="List, run and look back at the jobs o
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")
 app.add_typer(model.app, name="model", help="Prepare the embedding model.")
 app.add_typer(tenants.app, name="tenants", help="Make and list tenants.")
+app.add_typer(tiers.app, name="tiers", help="Look at what is hot, warm and cold.")
 
 
 @app.callback(invoke_without_command=True)

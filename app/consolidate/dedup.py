@@ -136,7 +136,7 @@ _PAIRS = sql("""
     JOIN memories b ON b.tenant_id = l.tenant_id AND b.subject_id = l.subject_id AND b.memory_id = l.other_id
     WHERE l.tenant_id = :tenant_id AND l.subject_id = :subject_id AND l.relation = 'candidate'
       AND (l.memory_id, l.other_id) > (cast(:after AS uuid), cast(:after_other AS uuid))
-      AND a.status = 'active' AND b.status = 'active'
+      AND a.status = 'active' AND b.status = 'active' AND a.cooled_by IS NULL AND b.cooled_by IS NULL
     ORDER BY l.memory_id, l.other_id LIMIT :limit
 """)
 _MEMORIES = sql(f"""
@@ -146,7 +146,7 @@ _MEMORIES = sql(f"""
     FROM memories m
     JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
     WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = ANY (cast(:memories AS uuid[]))
-      AND m.status = 'active'
+      AND m.status = 'active' AND m.cooled_by IS NULL
 """)
 _UNLINK = sql("""
     DELETE FROM memory_links l USING unnest(cast(:memories AS uuid[]), cast(:others AS uuid[])) AS pair (one, other)

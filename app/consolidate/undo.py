@@ -16,6 +16,7 @@ from app.consolidate.visits import FIRST, Visit, turn
 from app.database import Database, Transaction, sql
 from app.forget import Undone
 from app.kinds import KINDS
+from app.remember import make_active
 
 PAGE: Final = 200
 
@@ -51,15 +52,13 @@ async def _take_back(
     """One by one, so that of two with the same text only the first comes back."""
     done = []
     for row in rows:
-        values = {
-            **visit.names, "memory_id": row["memory_id"], "run_id": run_id, "event_id": uuid7(), "actor": actor,
-            "now": now, "detail": {"was": row["became"], "run_id": str(run_id)},
-        }  # fmt: skip
+        names = visit.names | {"memory_id": row["memory_id"]}
+        by: dict[str, Any] = {"actor": actor, "now": now, "detail": {"run_id": str(run_id)}}
         if row["became"] == "summary":
-            changed = await transaction.execute(_PUT_AWAY, **values)
+            changed = await transaction.execute(_PUT_AWAY, **names, **by, event_id=uuid7()) == 1
         else:
             due = None if row["pinned"] else KINDS[row["kind"]].forget_at(row["importance"], row["access_count"], now)
-            changed = await transaction.execute(_RESTORE, **values, became=row["became"], due=due)
+            changed = await make_active(transaction, names, row["became"], due, **by)
         if changed and row["became"] == "duplicate":
             way = row["detail"]
             await transaction.execute(
@@ -81,36 +80,6 @@ _OF_RUN = sql("""
     JOIN subjects s ON s.tenant_id = c.tenant_id AND s.subject_id = c.subject_id
     WHERE c.tenant_id = :tenant_id AND c.run_id = :run_id AND c.memory_id > :after
     ORDER BY c.memory_id LIMIT :limit
-""")
-_RESTORE = sql("""
-    WITH restored AS (
-        UPDATE memories m SET status = 'active', deprecated_at = NULL, updated_at = :now, version = m.version + 1
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id
-          AND m.status = cast(:became AS text) AND NOT EXISTS (
-              SELECT FROM memories r
-              WHERE r.tenant_id = m.tenant_id AND r.subject_id = m.subject_id AND r.status = 'active'
-                AND r.agent_id IS NOT DISTINCT FROM m.agent_id
-                AND (r.content_hash = m.content_hash OR r.key = m.key)
-          )
-        RETURNING m.tenant_id, m.subject_id, m.memory_id, m.version, m.embedding IS NULL AS pending
-    ), queued AS (
-        INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
-        SELECT tenant_id, subject_id, memory_id, cast(:now AS timestamptz), cast(:now AS timestamptz)
-        FROM restored WHERE pending
-        ON CONFLICT DO NOTHING
-    ), dated AS (
-        UPDATE memory_usage u SET forget_at = :due FROM restored r
-        WHERE u.tenant_id = r.tenant_id AND u.subject_id = r.subject_id AND u.memory_id = r.memory_id
-    ), unlinked AS (
-        DELETE FROM memory_links l USING restored r
-        WHERE l.tenant_id = r.tenant_id AND l.subject_id = r.subject_id
-          AND ((l.relation = 'supersedes' AND l.other_id = r.memory_id)
-               OR (l.relation = 'duplicate_of' AND l.memory_id = r.memory_id))
-    )
-    INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT tenant_id, subject_id, cast(:event_id AS uuid), memory_id, 'restored', cast(:actor AS text), version,
-           cast(:detail AS jsonb), cast(:now AS timestamptz)
-    FROM restored
 """)
 _PUT_AWAY = sql("""
     WITH archived AS (

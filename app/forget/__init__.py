@@ -1,21 +1,23 @@
 """Forget: rules that archive, the ways back, the purge, legal holds, erasure, and what use strengthens."""
 
-from app.forget.archive import Undone, archived_by, purge, undo_run
+from app.forget.archive import Undone, purge, undo_run
 from app.forget.erase import Erased, erase_subject
 from app.forget.holds import list_holds, place_hold, release_hold
 from app.forget.policy import ForgetConfig, put_policy, read_policy
 from app.forget.reinforcement import reinforce
 from app.forget.rules import RULES, Rule
 from app.forget.sweep import HELD, forget
+from app.forget.tiers import Centre, cool, report_tiers, undo_cooling
 
 __all__ = [
     "HELD",
     "RULES",
+    "Centre",
     "Erased",
     "ForgetConfig",
     "Rule",
     "Undone",
-    "archived_by",
+    "cool",
     "erase_subject",
     "forget",
     "list_holds",
@@ -25,5 +27,7 @@ __all__ = [
     "read_policy",
     "reinforce",
     "release_hold",
+    "report_tiers",
+    "undo_cooling",
     "undo_run",
 ]

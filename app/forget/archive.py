@@ -7,7 +7,7 @@ under a legal hold is never purged, and a purged memory leaves its events, witho
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -32,23 +32,13 @@ class Undone:
     left: int
 
 
-async def archived_by(
-    database: Database, tenant_id: UUID, run_id: UUID, *, after: UUID | None = None, limit: int = 100
-) -> list[dict[str, Any]]:
-    """What a run archived and nobody brought back or purged since, by id: memory, user, kind, rule, time; no text."""
-    async with database.read(tenant_id) as transaction:
-        rows = await transaction.fetch(
-            _OF_RUN, tenant_id=tenant_id, run_id=run_id, after=after or UUID(int=0), limit=limit
-        )
-    return [dict(row) for row in rows]
-
-
 async def undo_run(database: Database, tenant_id: UUID, run_id: UUID, *, actor: str, now: datetime) -> Undone:
     """Bring back what a run archived in this tenant. What a rule still points at goes again the next night."""
     restored = left = 0
-    after: UUID | None = None
+    after = UUID(int=0)
     while True:
-        rows = await archived_by(database, tenant_id, run_id, after=after, limit=BATCH)
+        async with database.read(tenant_id) as transaction:
+            rows = await transaction.fetch(_OF_RUN, tenant_id=tenant_id, run_id=run_id, after=after, limit=BATCH)
         by_user: dict[str | None, list[UUID]] = {}
         for row in rows:
             by_user.setdefault(row["user_id"], []).append(row["memory_id"])
@@ -137,9 +127,8 @@ _TENANTS = sql("""
     WHERE cast(:tenant_id AS uuid) IS NULL OR tenant_id = :tenant_id ORDER BY tenant_id
 """)
 _OF_RUN = sql("""
-    SELECT a.memory_id, s.user_id, m.agent_id, m.kind, a.rule, a.was, a.archived_at
+    SELECT a.memory_id, s.user_id
     FROM memory_archive a
-    JOIN memories m ON m.tenant_id = a.tenant_id AND m.subject_id = a.subject_id AND m.memory_id = a.memory_id
     JOIN subjects s ON s.tenant_id = a.tenant_id AND s.subject_id = a.subject_id
     WHERE a.tenant_id = :tenant_id AND a.run_id = :run_id AND a.memory_id > :after
     ORDER BY a.memory_id LIMIT :limit

@@ -16,7 +16,7 @@ from app.forget.rules import RULES, Numbers, Rule
 from app.guard import amend_tenant_settings, tenant_settings
 
 GROUP = "forget"
-_LIMITS = ("grace_days", "subject_quota", "tenant_quota")
+_LIMITS = ("grace_days", "subject_quota", "tenant_quota", "cold_days")
 
 
 class ForgetConfig(BaseModel, extra="forbid"):
@@ -27,6 +27,9 @@ class ForgetConfig(BaseModel, extra="forbid"):
         10_000, ge=0, description="Active memories that a user should have at most; 0: no quota."
     )
     tenant_quota: int = Field(0, ge=0, description="The same for a whole tenant.")
+    cold_days: float = Field(
+        90.0, ge=0, description="Days without use after which a memory of little importance is cold; 0: never."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Policy:
     grace_days: float
     subject_quota: int
     tenant_quota: int
+    cold_days: float
 
     def quota_line(self, quota: int) -> int:
         """How many memories are not too many; 0: any number."""

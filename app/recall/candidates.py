@@ -44,13 +44,24 @@ FILTERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Remade:
+    """Cold memories with what they lack; a vector is None where the model did not give it in time."""
+
+    ids: Sequence[UUID] = ()
+    embeddings: Sequence[bytes | None] = ()
+    keywords: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """A query as numbers: its terms, its vector (None: no dense arm), its single questions', and small talk's."""
+    """A query as numbers: its terms, its vector (None: no dense arm), its single questions', and small talk's; and the
+    cold memories that are to be measured with it."""
 
     keywords: KeywordQuery
     vector: NDArray[np.float32] | None
     questions: tuple[NDArray[np.float32], ...] = ()
     small_talk: NDArray[np.float32] | None = None
+    remade: Remade = Remade()
 
     @property
     def vectors(self) -> dict[str, NDArray[np.float32]]:
@@ -107,13 +118,11 @@ def parameters(query: Query, asked: Asked, *, now: datetime) -> dict[str, Any]:
     }
 
 
-async def find(
-    transaction: Transaction, query: Query, asked: Asked, *, generation_id: int, now: datetime
-) -> Candidates:
-    """Measure every memory in scope; without a vector all cosines are NaN."""
+async def find(transaction: Transaction, query: Query, asked: Asked, *, generation_id: int, now: datetime) -> bytes:
+    """Measure every memory in scope, as columns() reads it; without a vector all cosines are NaN."""
     shape = shape_of(query, asked, generation_id)
     packed = await transaction.fetch_value(_select(shape), **parameters(query, asked, now=now))
-    return columns(packed, asked, shape)
+    return packed or b""
 
 
 def scope(query: Query, now: datetime) -> dict[str, Any]:
@@ -135,10 +144,11 @@ def _select(shape: Shape) -> Statement:
     """)
 
 
-def alive(shape: Shape) -> str:
+def alive(shape: Shape, *, cold: bool = False) -> str:
     """The conditions that every candidate meets, whichever way it is found."""
     agent = "AND (m.agent_id IS NULL OR m.agent_id = :agent_id)" if shape.agent else ""
-    return f"{known(shape.deprecated, shape.past)} AND {MEMORY_ALIVE} {agent}"
+    tier = "NOT NULL" if cold else "NULL"
+    return f"{known(shape.deprecated, shape.past)} AND m.cooled_by IS {tier} AND {MEMORY_ALIVE} {agent}"
 
 
 def matching(shape: Shape) -> str:
@@ -210,10 +220,10 @@ def known(deprecated: bool, past: bool) -> str:
     return status + written + overruled
 
 
-def columns(packed: bytes | None, asked: Asked, shape: Shape) -> Candidates:
+def columns(packed: bytes, asked: Asked, shape: Shape) -> Candidates:
     """The packed memories as columns, in order of time."""
     vectors = shape.vectors
-    rows = np.frombuffer(packed or b"", _layout(shape))
+    rows = np.frombuffer(packed, _layout(shape))
     rows = rows[np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))]
     words, grams = asked.keywords.decode(rows["products"])
     distances = rows["distances"].astype(np.float64)

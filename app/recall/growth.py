@@ -103,7 +103,7 @@ _LARGE = sql("""
     SELECT s.subject_id, s.user_id, s.ann
     FROM subjects s
     JOIN (
-        SELECT subject_id FROM memories WHERE tenant_id = :tenant_id AND status = 'active'
+        SELECT subject_id FROM memories WHERE tenant_id = :tenant_id AND status = 'active' AND cooled_by IS NULL
         GROUP BY subject_id HAVING count(*) > :most
     ) AS grown ON grown.subject_id = s.subject_id
     WHERE s.tenant_id = :tenant_id
@@ -113,6 +113,7 @@ _MARK = sql("UPDATE subjects SET ann = true WHERE tenant_id = :tenant_id AND sub
 _UNINDEXED = sql("""
     SELECT memory_id, content FROM memories
     WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id > :after AND NOT ann
+      AND cooled_by IS NULL
     ORDER BY memory_id LIMIT :limit FOR UPDATE SKIP LOCKED
 """)
 _INDEX = sql("""
@@ -127,12 +128,12 @@ _INDEX = sql("""
 """)
 _SAMPLE = sql("""
     SELECT content FROM memories
-    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND status = 'active'
+    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND status = 'active' AND cooled_by IS NULL
     ORDER BY hashtextextended(memory_id::text, 0) LIMIT :rows
 """)
 _TOTALS = sql("""
     SELECT count(*) AS memories, coalesce(avg(word_count), 0) AS mean_word_count FROM memories
-    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND status = 'active'
+    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND status = 'active' AND cooled_by IS NULL
       AND (expires_at IS NULL OR expires_at > :now)
 """)
 _FORGET_STATISTICS = sql("DELETE FROM term_statistics WHERE tenant_id = :tenant_id AND subject_id = :subject_id")
@@ -150,6 +151,7 @@ _GRAM_STATISTICS = sql("""
 _READY = sql("""
     UPDATE subjects s SET memory_count = :memory_count, mean_word_count = :mean_word_count, ann_ready = NOT EXISTS (
         SELECT FROM memories m WHERE m.tenant_id = s.tenant_id AND m.subject_id = s.subject_id AND NOT m.ann
+          AND m.cooled_by IS NULL
     )
     WHERE tenant_id = :tenant_id AND subject_id = :subject_id
 """)

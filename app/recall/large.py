@@ -18,10 +18,10 @@ import numpy as np
 from app import telemetry
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
-from app.recall.candidates import SUBJECTS, Asked, Shape, alive, columns, matching, parameters, record, shape_of
+from app.recall.candidates import SUBJECTS, Asked, Shape, alive, matching, parameters, record, shape_of
 from app.recall.probe import RecallProbe
 from app.recall.profile import IN_ORDER_OF_INDEX
-from app.recall.query import Candidates, Query
+from app.recall.query import Query
 from app.recall.signals import Floats, Statistics
 
 # Measured on 100,000 memories against a scan of all (docs/decisions/0015): more nearest or more best-worded cost more
@@ -91,8 +91,8 @@ async def find_in_large(
     generation: Generation,
     probe: RecallProbe,
     now: datetime,
-) -> tuple[Candidates, Statistics]:
-    """Measure the proposed rows of large subjects and all rows of the query's other ones."""
+) -> tuple[bytes, Statistics]:
+    """Measure the proposed rows of large subjects and all rows of the query's other ones, as columns() reads them."""
     shape = shape_of(query, asked, generation.generation_id)
     statistics = await _statistics(transaction, query, asked, large)
     rare = _rarest(asked, statistics)
@@ -114,10 +114,10 @@ async def find_in_large(
         if row is not None and not (narrow and "vector" in shape.vectors and row["nearest"] < expected):
             if "vector" in shape.vectors:
                 probe.offer(query.tenant_id, _probed(shape, generation.spec.dimension), values)
-            return columns(row["packed"], asked, shape), statistics
+            return row["packed"] or b"", statistics
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
     packed = await transaction.fetch_value(_whole(shape), **values)
-    return columns(packed, asked, shape), statistics
+    return packed or b"", statistics
 
 
 async def _is_selective(transaction: Transaction, shape: Shape, values: Mapping[str, Any]) -> bool:

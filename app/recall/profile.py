@@ -25,7 +25,8 @@ _SUBJECT = """
 """
 _SELECT = f"""
     SELECT {MEMORY_COLUMNS} FROM {MEMORY_SOURCE}
-    WHERE m.tenant_id = :tenant_id AND m.subject_id = {_SUBJECT} AND m.status = 'active' AND {MEMORY_ALIVE}
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = {_SUBJECT} AND m.status = 'active'
+      AND m.cooled_by IS NULL AND {MEMORY_ALIVE}
       AND (cast(:agent_id AS text) IS NULL OR m.agent_id IS NULL OR m.agent_id = :agent_id)
 """
 # The span first, as a query of its own: else the planner reads the whole subject for a kind that is rare in it.
@@ -33,7 +34,7 @@ _HISTORY = f"""
     {_SELECT} AND m.memory_id = ANY (ARRAY(
         SELECT latest.memory_id FROM (
             SELECT memory_id, kind FROM memories
-            WHERE tenant_id = :tenant_id AND subject_id = {_SUBJECT} AND status = 'active'
+            WHERE tenant_id = :tenant_id AND subject_id = {_SUBJECT} AND status = 'active' AND cooled_by IS NULL
             ORDER BY memory_id DESC LIMIT {HISTORY_SPAN}
         ) AS latest
         WHERE (latest.kind = 'task_state') = {{tasks}}

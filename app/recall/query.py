@@ -91,11 +91,17 @@ class Query:
     filters: Filters = field(default_factory=Filters)
     include_shared: bool = True
     include_deprecated: bool = False
+    include_cold: bool = False
     as_of: datetime | None = None
     time_decay: TimeDecay = TimeDecay()
     diversity: float | None = None
     max_share_per_source: float | None = None
     rerank: bool | None = None
+
+    @property
+    def looks_in_the_cold(self) -> bool:
+        """Whether cold memories are candidates: what is cold now was known then."""
+        return self.include_cold or self.as_of is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +148,8 @@ class Absence:
     """Why a memory is where it is: the reason, what it means here, and of what was measured, its rank and score.
 
     Reasons in the order in which they are looked at: unknown, other_agent, wrong_status, not_yet_known, expired,
-    not_valid_then, filtered, not_proposed, no_evidence, below_threshold, hit, same_source, displaced_by_diversity,
-    below_top_k.
+    not_valid_then, filtered, cold, not_proposed, no_evidence, below_threshold, hit, same_source,
+    displaced_by_diversity, below_top_k.
     """
 
     memory_id: UUID

@@ -233,6 +233,7 @@ def answerable(query: Query) -> bool:
     return (
         query.as_of is None
         and not query.include_deprecated
+        and not query.include_cold
         and not query.rerank
         and query.time_decay.clock != "accessed"
         and query.filters == NO_FILTERS
@@ -267,6 +268,7 @@ _SUBJECT = sql("""
                SELECT string_agg(uuid_send(memory_id) || xidsend(xmin), '') FROM (
                    SELECT m.memory_id, m.xmin FROM memories m
                    WHERE m.tenant_id = s.tenant_id AND m.subject_id = s.subject_id AND m.status = 'active'
+                     AND m.cooled_by IS NULL
                    LIMIT :most
                ) AS active
            ), ''),
@@ -284,7 +286,7 @@ _ROWS = sql(f"""
            ) END AS windows
     FROM {MEMORY_SOURCE}
     WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = ANY (cast(:ids AS uuid[]))
-      AND m.status = 'active'
+      AND m.status = 'active' AND m.cooled_by IS NULL
 """)
 _USAGE = sql("""
     SELECT memory_id, access_count, last_accessed_at FROM memory_usage

@@ -19,7 +19,8 @@ from app.embed import Embedder, Generation, Reranker, RerankUnavailable
 from app.errors import EmbeddingUnavailable
 from app.language import keyword_query, questions
 from app.memory import as_json
-from app.recall.candidates import Asked, find, shape_of
+from app.recall.candidates import Asked, columns, find, shape_of
+from app.recall.cold import measure_cold, propose_cold
 from app.recall.diversity import SHORTLIST, Choice, choose, most_per_source, redundancy, settled, shortlist
 from app.recall.hydrate import fetch, texts_of_then, vectors_of
 from app.recall.large import LargeSubjects, find_in_large
@@ -85,6 +86,7 @@ class Recaller:
         with telemetry.search_stage("resident"):
             held = None if why_not else await self.residents.of(query)
         if held is None:
+            asked = await self._look_in_the_cold(query, asked, at=at)
             found = await self._read(query, asked, why_not, degraded, at=at)
         else:
             found = self._remembered(held, query, asked, degraded, at=at)
@@ -98,6 +100,7 @@ class Recaller:
         if query.as_of is None:  # to look back is not to use
             shown = ((hit.memory["id"], hit.memory["kind"]) for hit in hits)
             self.usage.add((((query.tenant_id, found.subjects[one], one), kind) for one, kind in shown), now)
+            self.usage.wake(query.tenant_id, (hit.memory for hit in hits), now)
         telemetry.SEARCH_RESULTS.observe(len(hits))
         for reason in degraded:
             telemetry.SEARCH_DEGRADED.labels(reason).inc()
@@ -247,13 +250,24 @@ class Recaller:
     async def _find(
         self, transaction: Transaction, query: Query, asked: Asked, now: datetime
     ) -> tuple[Candidates, Statistics | None]:
+        generation_id, statistics = self.generation.generation_id, None
+        cold = await measure_cold(transaction, query, asked, generation_id=generation_id, now=now)
         large = await self.large.among(transaction, query)
         if large:
-            return await find_in_large(
+            warm, statistics = await find_in_large(
                 transaction, query, asked, large, generation=self.generation, probe=self.probe, now=now
             )
-        generation_id = self.generation.generation_id
-        return await find(transaction, query, asked, generation_id=generation_id, now=now), None
+        else:
+            warm = await find(transaction, query, asked, generation_id=generation_id, now=now)
+        return columns(warm + cold, asked, shape_of(query, asked, generation_id)), statistics
+
+    async def _look_in_the_cold(self, query: Query, asked: Asked, *, at: datetime) -> Asked:
+        """With the cold memories that may be hits, if they are asked for: no transaction waits for their vectors."""
+        if not query.looks_in_the_cold:
+            return asked
+        with telemetry.search_stage("cold"):
+            remade = await propose_cold(self.database, self.embedder, self.generation, query, asked, now=at)
+        return replace(asked, remade=remade)
 
     async def _ask(self, query: Query, degraded: list[str]) -> Asked:
         """The query as numbers; without a vector if no signal needs one or the embedder does not give it in time."""

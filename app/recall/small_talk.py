@@ -1,6 +1,7 @@
 """What small talk sounds like to the model: its mean vector, so that likeness to everything can be told from likeness.
 
-Invariant: one vector a process, made from sentences of our own; until the embedder gives it, ranking does without.
+Invariant: one vector a process, made from sentences of our own; until the embedder gives it, ranking does without. The
+signs of cold memories are told from it, too: another sentence here, and those of before are found by words only.
 """
 
 import asyncio
@@ -78,7 +79,7 @@ class SmallTalk:
     async def prepare(self) -> None:
         """Make the vector, or keep trying in the background while the embedder is away."""
         with suppress(EmbeddingUnavailable):
-            await self._make()
+            await self.make()
         if self.mean is None:
             self._task = asyncio.create_task(self._keep_trying())
 
@@ -88,7 +89,8 @@ class SmallTalk:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _make(self) -> None:
+    async def make(self) -> None:
+        """Make the vector. Raises EmbeddingUnavailable."""
         vectors = await self._embedder.embed_documents(SENTENCES)
         self.mean = np.mean([windows[0] for windows in vectors], axis=0, dtype=np.float32)
 
@@ -96,4 +98,4 @@ class SmallTalk:
         while self.mean is None:
             await asyncio.sleep(RETRY_SECONDS)
             with suppress(EmbeddingUnavailable):
-                await self._make()
+                await self.make()

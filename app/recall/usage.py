@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from app import telemetry
+from app.cold import wake
 from app.database import Database, sql
 from app.errors import MnemeError
 from app.recall.query import RecallConfig
@@ -87,12 +88,19 @@ class UsageBuffer:
     def __init__(self, database: Database, config: RecallConfig, written: Callable[[Written], None]) -> None:
         self._database, self._config, self._written = database, config, written
         self._waiting = Waiting()
+        self._cold: dict[UUID, dict[UUID, datetime]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def add(self, hits: Iterable[tuple[Place, str]], now: datetime) -> None:
         """Note the hits of one search, each with its kind."""
         if dropped := self._waiting.add(hits, now, self._config.usage_buffer_size):
             telemetry.USAGE_HITS.labels("dropped").inc(dropped)
+
+    def wake(self, tenant_id: UUID, memories: Iterable[Mapping[str, Any]], now: datetime) -> None:
+        """Note that memories (in their JSON shape) were seen, so that those that are cold become warm again."""
+        for memory in memories:
+            if memory["embedding"] == "cold":
+                self._cold.setdefault(tenant_id, {})[memory["id"]] = now
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -106,7 +114,8 @@ class UsageBuffer:
         await self.flush()
 
     async def flush(self) -> None:
-        """Write all waiting counts; if that fails, whatever the reason, they wait for the next time."""
+        """Write all that is waiting; what cannot be written, whatever the reason, waits for the next time."""
+        await self._flush_cold()
         taken, self._waiting = self._waiting, Waiting()
         if not taken.hits:
             return
@@ -121,6 +130,15 @@ class UsageBuffer:
         else:
             self._written({place: (hits.count, hits.last) for place, hits in taken.hits.items()})
             telemetry.USAGE_HITS.labels("flushed").inc(sum(hits.count for hits in taken.hits.values()))
+
+    async def _flush_cold(self) -> None:
+        taken, self._cold = self._cold, {}
+        for tenant_id, seen in taken.items():
+            try:
+                async with self._database.write(tenant_id) as transaction:
+                    await wake(transaction, tenant_id, seen, now=max(seen.values()))
+            except MnemeError:
+                self._cold[tenant_id] = seen | self._cold.get(tenant_id, {})
 
     async def _run(self) -> None:
         while True:

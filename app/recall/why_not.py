@@ -31,8 +31,8 @@ async def look_up(
 def _walls(shape: Shape) -> Statement:
     filters = "".join(f", ({FILTERS[name]}) IS TRUE AS {name}" for name in shape.filters)
     return sql(f"""
-        SELECT m.memory_id, m.subject_id, m.agent_id, m.status, m.created_at, m.deprecated_at, m.expires_at,
-               m.valid_from, m.valid_to {filters}
+        SELECT m.memory_id, m.subject_id, m.agent_id, m.status, m.cooled_by, m.created_at, m.deprecated_at,
+               m.expires_at, m.valid_from, m.valid_to {filters}
         FROM memories m
         WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
     """)
@@ -50,6 +50,8 @@ def explain_absence(
         number = candidates.ids.index(memory_id)
     except ValueError:
         missed = "neither among the nearest, nor the best-worded, nor the latest of a large subject"
+        if row["cooled_by"] is not None:
+            missed = "neither the signs of its vector nor words put it among the likeliest cold ones"
         return Absence(memory_id, "not_proposed", missed)
     [measured] = judged.ranked([number])
     reason, detail, rank = _verdict(number, query, candidates, judged, choice)
@@ -73,6 +75,7 @@ def _wall(row: Any, query: Query, at: datetime) -> tuple[str, str | None] | None
         ("not_valid_then", row["valid_from"] is not None and row["valid_from"] > at, _when("from", row["valid_from"])),
         ("not_valid_then", _reached(row["valid_to"], at), _when("until", row["valid_to"])),
         ("filtered", bool(missed), ", ".join(missed)),
+        ("cold", row["cooled_by"] is not None and not query.looks_in_the_cold, "include_cold finds it"),
     )
     return next(((reason, detail) for reason, stands, detail in walls if stands), None)
 

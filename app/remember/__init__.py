@@ -5,7 +5,7 @@ from app.remember.feedback import Feedback, give_feedback, undo_feedback
 from app.remember.fill import Filler, backlog
 from app.remember.judge import judge as judge_drafts
 from app.remember.judge import judge_pair
-from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, restore
+from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, make_active, restore
 from app.remember.memory import Draft, IfTrivial, Link, NewMemory, RememberConfig, Written, content_hash
 from app.remember.opinion import LlmOpinion, Opinion, consult
 from app.remember.review import Pair, Review, accept_review, open_reviews, reject_review
@@ -53,6 +53,7 @@ __all__ = [
     "judge_drafts",
     "judge_pair",
     "lineage_of",
+    "make_active",
     "open_reviews",
     "reject_review",
     "restore",

@@ -13,6 +13,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from app import telemetry
+from app.cold import wake
 from app.database import Database, Transaction, sql
 from app.errors import NotFound
 from app.guard import Caller
@@ -62,6 +63,8 @@ async def give_feedback(
             detail = {"verdict": verdict, "before": importance, "after": after}
             feedback_id = await _move(transaction, caller, names, "feedback", detail, due, now)
         memory = as_json(await visible(transaction, caller, memory_id))
+        if memory["embedding"] == "cold":
+            await wake(transaction, caller.tenant_id, [memory_id], now=now)
     if applied:
         telemetry.FEEDBACK.labels(verdict).inc()
     return Feedback(feedback_id, verdict, applied, importance, after, memory)

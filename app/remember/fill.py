@@ -12,15 +12,17 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from app import work_metrics
 from app.database import Database, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
 from app.errors import EmbeddingUnavailable
+from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig
 from app.remember.news import overruled
 from app.remember.store import retire
 from app.webhooks import tell
-from app.wire import halfvec
+from app.wire import halfvec, sparsevec
 
 ACTOR = "worker"
 LEASE_SECONDS = 120
@@ -54,24 +56,27 @@ class Filler:
             )  # fmt: skip
             draft = Draft(new, ACTOR, now)
             draft.memory_id, draft.subject_id, draft.stated_at = row["memory_id"], row["subject_id"], row["created_at"]
+            draft.woken = row["cold"]
             try:
                 draft.windows = (await self.embedder.embed_documents([row["content"]]))[0]
             except EmbeddingUnavailable as error:
                 await self._put_back(tenant_id, draft, attempts[draft.memory_id], error.code, now)
                 continue
             async with self.database.write(tenant_id, subject_lock(tenant_id, row["user_id"])) as transaction:
-                finished = await self._finish(transaction, tenant_id, draft, row["version"], now)
+                finished = await self._finish(transaction, tenant_id, draft, row, now)
             if finished:
                 count_conflicts(draft)
+                work_metrics.MEMORIES_WARMED.inc(row["cold"])
         gone = attempts.keys() - {row["memory_id"] for row in rows}
         if gone:  # deleted, or edited and embedded, while they waited
             async with self.database.write(tenant_id) as transaction:
                 await transaction.execute(_UNQUEUE, tenant_id=tenant_id, memories=list(gone))
 
-    async def _finish(
-        self, transaction: Transaction, tenant_id: UUID, draft: Draft, version: int, now: datetime
-    ) -> bool:
-        """Judge and write what has its vector now; False: it was changed meanwhile and stays in the queue."""
+    async def _finish(self, transaction: Transaction, tenant_id: UUID, draft: Draft, row: Any, now: datetime) -> bool:
+        """Judge and write what has its vector now; False: it was changed meanwhile and stays in the queue.
+
+        What comes back from the cold is judged like news of the day it was written: what was said since counts.
+        """
         if draft.new.kind != "summary":  # which says again what its sources say, and overrules nothing
             await judge(transaction, tenant_id, [draft], self.generation, self.config, besides=draft.memory_id)
         changed = await transaction.execute(
@@ -79,7 +84,7 @@ class Filler:
             tenant_id=tenant_id,
             subject_id=draft.subject_id,
             memory_id=draft.memory_id,
-            version=version,
+            version=row["version"],
             status=draft.status,
             embedding=halfvec(draft.windows[0]),
             generation_id=self.generation.generation_id,
@@ -90,17 +95,27 @@ class Filler:
             links=[link.memory_id for link in draft.links],
             relations=[link.relation for link in draft.links],
             others=[link.other_id for link in draft.links],
-            action={"duplicate": "duplicate", "deprecated": "deprecated"}.get(draft.status, "embedded"),
+            action=draft.status if draft.status != "active" else "warmed" if row["cold"] else "embedded",
             detail=_detail(draft),
             event_id=uuid7(),
             actor=ACTOR,
             now=now,
         )
+        if changed and row["cold"]:
+            await self._warm(transaction, tenant_id, draft)
         if changed:
             await retire(transaction, tenant_id, [draft])
             await tell(transaction, tenant_id, overruled(draft, draft.retired))
             await transaction.execute(_UNQUEUE, tenant_id=tenant_id, memories=[draft.memory_id])
         return bool(changed)
+
+    async def _warm(self, transaction: Transaction, tenant_id: UUID, draft: Draft) -> None:
+        keywords = keyword_vector(draft.new.content)
+        await transaction.execute(
+            _WARM, tenant_id=tenant_id, subject_id=draft.subject_id, memory_id=draft.memory_id,
+            keywords=sparsevec(keywords.ids, keywords.counts), word_count=keywords.word_count,
+            tokenizer_version=TOKENIZER_VERSION, term_ids=word_ids(draft.new.content),
+        )  # fmt: skip
 
     async def _put_back(self, tenant_id: UUID, draft: Draft, attempts: int, reason: str, now: datetime) -> None:
         wait_seconds = min(LONGEST_WAIT_SECONDS, 2.0 ** min(attempts, 12))
@@ -147,7 +162,7 @@ _CLAIM = sql("""
 """)
 _TEXTS = sql("""
     SELECT m.subject_id, m.memory_id, s.user_id, m.agent_id, m.content, m.kind, m.key, m.version, m.event_at,
-           m.created_at
+           m.created_at, m.cooled_by IS NOT NULL AS cold
     FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[])) AS named (subject_id, memory_id)
     JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = named.subject_id AND m.memory_id = named.memory_id
     JOIN subjects s ON s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id
@@ -183,6 +198,20 @@ _FINISH = sql("""
     SELECT tenant_id, subject_id, :event_id, memory_id, cast(:action AS text), cast(:actor AS text), version,
            cast(:detail AS jsonb), :now
     FROM finished
+""")
+_WARM = sql("""
+    WITH large AS (
+        SELECT ann FROM subjects WHERE tenant_id = :tenant_id AND subject_id = :subject_id
+    ), noted AS (
+        INSERT INTO memory_terms (tenant_id, subject_id, memory_id, term_id)
+        SELECT :tenant_id, :subject_id, cast(:memory_id AS uuid), term_id
+        FROM large, unnest(cast(:term_ids AS int[])) AS term_id WHERE large.ann
+        ON CONFLICT DO NOTHING
+    )
+    UPDATE memories m SET cooled_by = NULL, signs = NULL, signs_generation_id = NULL, keywords = :keywords,
+           word_count = :word_count, tokenizer_version = :tokenizer_version, ann = large.ann
+    FROM large
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id
 """)
 _UNQUEUE = sql("DELETE FROM embedding_queue WHERE tenant_id = :tenant_id AND memory_id = ANY(:memories)")
 _PUT_BACK = sql("""

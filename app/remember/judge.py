@@ -364,7 +364,7 @@ def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
 _TRUE_SINCE = "least(m.event_at, m.created_at)"
 _COMPARABLE = """
     m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-    AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id AND i.embedding IS NOT NULL
-    AND m.kind <> 'summary'
+    AND m.cooled_by IS NULL AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+    AND i.embedding IS NOT NULL AND m.kind <> 'summary'
 """
 # A summary says again what others say, and ends when one of them does: nothing is a duplicate of it.

@@ -4,7 +4,7 @@ Invariant: texts are never changed here; a restore is one transaction, has its e
 memory in a slot and one of a text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -120,15 +120,30 @@ async def _restore(
     rivals = await transaction.fetch(_RIVALS, **names)
     if any(rival["same_text"] for rival in rivals):
         raise DuplicateContent
-    by = {"actor": caller.actor, "now": now}
+    by: dict[str, Any] = {"actor": caller.actor, "now": now}
     left = [rival["memory_id"] for rival in rivals]
     if left:
         detail = {"reason": "restored", "by": str(names["memory_id"])}
         await transaction.execute(
             _LEAVE, **names, left=left, events=[uuid7() for _ in left], detail=detail, **by
         )  # fmt: skip
-    await transaction.execute(_RESTORE, **names, event_id=uuid7(), was=was, left=left, forget_at=due, **by)
+    await make_active(transaction, names, was, due, detail={"deprecated": [str(rival) for rival in left]}, **by)
     return left
+
+
+async def make_active(
+    transaction: Transaction, names: Mapping[str, UUID], was: str, due: datetime | None, *, detail: Mapping[str, Any],
+    actor: str, now: datetime,
+) -> bool:  # fmt: skip
+    """Make what still is `was` active again, without the links that said what became of it; says whether it could be.
+
+    It stays where it is beside an active memory of its text or slot. `names`: tenant, subject and memory; `due`: when
+    it is forgotten (None: never).
+    """
+    changed = await transaction.execute(
+        _MAKE_ACTIVE, **names, was=was, due=due, detail=detail, actor=actor, now=now, event_id=uuid7()
+    )
+    return changed == 1
 
 
 _LINKS = sql("""
@@ -173,13 +188,19 @@ _LEAVE = sql("""
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT :tenant_id, :subject_id, event_id, memory_id, 'deprecated', :actor, version, :detail, :now FROM left_behind
 """)
-_RESTORE = sql("""
+_MAKE_ACTIVE = sql("""
     WITH restored AS (
-        UPDATE memories
-        SET status = 'active', deprecated_at = NULL, updated_at = :now, version = version + 1,
-            expires_at = CASE WHEN expires_at > :now THEN expires_at END
-        WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id AND status <> 'active'
-        RETURNING tenant_id, subject_id, memory_id, version, embedding IS NULL AS pending
+        UPDATE memories m
+        SET status = 'active', deprecated_at = NULL, updated_at = :now, version = m.version + 1,
+            expires_at = CASE WHEN m.expires_at > :now THEN m.expires_at END
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id
+          AND m.status = cast(:was AS text) AND NOT EXISTS (
+              SELECT FROM memories r
+              WHERE r.tenant_id = m.tenant_id AND r.subject_id = m.subject_id AND r.status = 'active'
+                AND r.agent_id IS NOT DISTINCT FROM m.agent_id
+                AND (r.content_hash = m.content_hash OR r.key = m.key)
+          )
+        RETURNING m.tenant_id, m.subject_id, m.memory_id, m.version, m.embedding IS NULL AS pending
     ), queued AS (
         INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
         SELECT tenant_id, subject_id, memory_id, cast(:now AS timestamptz), cast(:now AS timestamptz)
@@ -189,7 +210,7 @@ _RESTORE = sql("""
         DELETE FROM memory_archive a USING restored r
         WHERE a.tenant_id = r.tenant_id AND a.subject_id = r.subject_id AND a.memory_id = r.memory_id
     ), dated AS (
-        UPDATE memory_usage u SET forget_at = :forget_at FROM restored r
+        UPDATE memory_usage u SET forget_at = :due FROM restored r
         WHERE u.tenant_id = r.tenant_id AND u.subject_id = r.subject_id AND u.memory_id = r.memory_id
     ), unlinked AS (
         DELETE FROM memory_links l USING restored r
@@ -199,10 +220,10 @@ _RESTORE = sql("""
         RETURNING l.relation, CASE WHEN l.relation = 'supersedes' THEN l.memory_id ELSE l.other_id END AS other_id
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT tenant_id, subject_id, :event_id, memory_id, 'restored', :actor, version,
-           jsonb_build_object(
-               'was', cast(:was AS text), 'deprecated', to_jsonb(cast(:left AS uuid[])),
+    SELECT tenant_id, subject_id, cast(:event_id AS uuid), memory_id, 'restored', cast(:actor AS text), version,
+           cast(:detail AS jsonb) || jsonb_build_object(
+               'was', cast(:was AS text),
                'unlinked', coalesce((SELECT jsonb_object_agg(other_id, relation) FROM unlinked), '{}')
-           ), :now
+           ), cast(:now AS timestamptz)
     FROM restored
 """)

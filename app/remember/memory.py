@@ -96,13 +96,14 @@ class Draft:
     __slots__ = (
         "actor", "content_hash", "in_review", "keywords", "large", "links", "memory_id", "new", "new_subject", "now",
         "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status", "subject_id", "twin_id",
-        "windows",
+        "windows", "woken",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory, actor: str, now: datetime) -> None:
         self.new = new
         self.actor, self.now = actor, now  # who writes it, and when: drafts of several requests are stored together
         self.stated_at = now  # earlier than `now` if it is judged again
+        self.woken = False  # whether it is judged again because it was cold
         self.memory_id: UUID = uuid7()
         self.content_hash = content_hash(new.content)
         self.keywords: KeywordVector = keyword_vector(new.content)
@@ -135,8 +136,8 @@ class Draft:
 
     @property
     def late(self) -> bool:
-        """Whether it is told so long after it happened that something newer may be known."""
-        return self.stated_at - self.true_since > LATE
+        """Whether something newer may be known: it is told long after it happened, or was cold for long."""
+        return self.woken or self.stated_at - self.true_since > LATE
 
     @property
     def forget_at(self) -> datetime | None:

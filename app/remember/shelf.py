@@ -127,7 +127,9 @@ class Shelf:
             if version is not None and seen["version"] != version:
                 raise VersionConflict
             new = {name: seen[name] for name in AMENDABLE} | dict(changes)
-            windows = await self._windows(new["content"]) if new["content"] != seen["content"] else None
+            # Whoever changes what is cold has used it, so it is made whole.
+            remake = new["content"] != seen["content"] or seen["embedding"] == "cold"
+            windows = await self._windows(new["content"]) if remake else None
             lock = subject_lock(caller.tenant_id, seen["user_id"])
             try:
                 async with self.database.write(caller.tenant_id, lock) as transaction:
@@ -293,19 +295,22 @@ _AMEND_TEXT = sql("""
           AND term_id <> ALL (cast(:term_ids AS int[]))
     ), noted AS (
         INSERT INTO memory_terms (tenant_id, subject_id, memory_id, term_id)
-        SELECT m.tenant_id, m.subject_id, m.memory_id, term_id
-        FROM memories m, unnest(cast(:term_ids AS int[])) AS term_id
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id AND m.ann
+        SELECT s.tenant_id, s.subject_id, cast(:memory_id AS uuid), term_id
+        FROM subjects s, unnest(cast(:term_ids AS int[])) AS term_id
+        WHERE s.tenant_id = :tenant_id AND s.subject_id = :subject_id AND s.ann
         ON CONFLICT DO NOTHING
     ), queued AS (
         INSERT INTO embedding_queue (tenant_id, subject_id, memory_id, due_at, created_at)
         SELECT :tenant_id, :subject_id, :memory_id, :now, :now WHERE cast(:embedding AS halfvec) IS NULL
         ON CONFLICT (tenant_id, subject_id, memory_id) DO UPDATE SET due_at = excluded.due_at, attempts = 0
     )
-    UPDATE memories SET content_hash = :content_hash, keywords = :keywords, word_count = :word_count,
+    UPDATE memories m SET content_hash = :content_hash, keywords = :keywords, word_count = :word_count,
            tokenizer_version = :tokenizer_version, embedding = :embedding, generation_id = :generation_id,
-           window_count = :window_count
-    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
+           window_count = :window_count, cooled_by = NULL, signs = NULL,
+           signs_generation_id = NULL, ann = s.ann
+    FROM subjects s
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id
+      AND s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id
 """)
 _AMEND_WINDOWS = sql("""
     INSERT INTO memory_windows (tenant_id, subject_id, memory_id, window_number, embedding)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from app.cold import wake
 from app.database import Statement, Transaction, sql
 from app.language import TOKENIZER_VERSION, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
@@ -77,6 +78,10 @@ async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dr
         events=[uuid7() for _ in drafts],
         **_signed(drafts),
     )
+    await wake(
+        transaction, tenant_id, [row["id"] for row in rows if row["embedding"] == "cold"],
+        now=max(draft.now for draft in drafts),
+    )  # fmt: skip
     # The counters of this very statement are not visible to its own SELECT.
     return {
         row["id"]: as_json(row)

@@ -25,7 +25,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import BIT, JSONB
 
 from app.tables.base import (
     memory_column,
@@ -137,6 +137,10 @@ memories = Table(
     Column("generation_id", SmallInteger, nullable=True),
     Column("window_count", SmallInteger, nullable=False, server_default=text("1")),
     Column("ann", Boolean, nullable=False, server_default=text("false")),
+    # The run that made it cold (null: warm). A cold memory has no vector and no keywords, only the signs of its vector.
+    Column("cooled_by", Uuid, nullable=True),
+    Column("signs", BIT(varying=True), nullable=True),
+    Column("signs_generation_id", SmallInteger, nullable=True),
     of_subject(),
     ForeignKeyConstraint(["generation_id"], ["embedding_generations.generation_id"]),
     one_of("status", STATUSES),
@@ -165,7 +169,9 @@ memories = Table(
         postgresql_nulls_not_distinct=True,
         postgresql_where=text("status = 'active' AND key IS NOT NULL"),
     ),
-    Index("memories_subject_status_idx", "tenant_id", "subject_id", "status"),
+    # What search looks at; a cold memory has no place in it.
+    Index("memories_warm_idx", "tenant_id", "subject_id", "status", postgresql_where=text("cooled_by IS NULL")),
+    Index("memories_cold_idx", "tenant_id", "cooled_by", "memory_id", postgresql_where=text("cooled_by IS NOT NULL")),
     Index("memories_id_idx", "tenant_id", "memory_id"),
     # The profile: pinned, keyed and most important memories first, read backwards and as fresh as the last commit.
     Index(

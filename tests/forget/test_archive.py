@@ -6,9 +6,10 @@ from uuid import UUID
 import pytest
 
 from app.database import sql
-from app.forget import archived_by, place_hold, purge, put_policy, release_hold, undo_run
+from app.forget import place_hold, purge, put_policy, release_hold, undo_run
 from app.kinds import KINDS
 from app.remember import restore
+from app.runs import touched
 from tests.forget.conftest import CONFIG, NOON, Store, days_ago
 
 LATER = NOON + timedelta(days=3)
@@ -34,7 +35,7 @@ async def archive_some(store: Store) -> dict[str, UUID]:
 async def test_a_run_is_undone_as_a_whole(store: Store) -> None:
     ids = await archive_some(store)
     run_id = await run_id_of(store, ids["stale"])
-    listed = await archived_by(store.database, store.tenant_id, run_id)
+    listed = await touched(store.database, store.tenant_id, run_id)
     assert {row["memory_id"]: row["rule"] for row in listed} == {memory_id: rule for rule, memory_id in ids.items()}
     assert {row["user_id"] for row in listed} == {"lin", "wang"}
     undone = await undo_run(store.database, store.tenant_id, run_id, actor="key:1", now=LATER)
@@ -47,7 +48,7 @@ async def test_a_run_is_undone_as_a_whole(store: Store) -> None:
     assert (await store.look(ids["superseded"]))["forget_at"] is None
     assert (await store.look(ids["expired"]))["expires_at"] is None, "or it would expire again at once"
     assert (await store.look(ids["stale"]))["forget_at"] == KINDS["profile"].forget_at(2.0, 0, LATER)
-    assert await archived_by(store.database, store.tenant_id, run_id) == []
+    assert await touched(store.database, store.tenant_id, run_id) == []
     assert await store.sweep(now=LATER) == {ids["superseded"]: "superseded"}, "the others have begun anew"
 
 

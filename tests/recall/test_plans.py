@@ -118,12 +118,12 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
     shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
     near, past = ("memories_ann_g1", "memory_terms_pkey"), query.as_of is not None
     wanted = {
-        "small": (candidates._select(shape), ("memories_subject_status_idx on memories m", "memory_windows_pkey")),
+        "small": (candidates._select(shape), ("memories_warm_idx on memories m", "memory_windows_pkey")),
         "large": (large._proposed(shape, DIMENSION, True), (*near, "memory_windows_pkey")),
         "large beside small": (large._proposed(shape, DIMENSION, False), (*near, "memory_windows_pkey")),
         "passing": (large._passing(shape), ("memories_pkey on memories m",)),
         "probe": (large._probed(shape, DIMENSION), near[:1]),
-        "whole": (large._whole(shape), ("memories_subject_status_idx on memories m",)),
+        "whole": (large._whole(shape), ("memories_warm_idx on memories m",)),
         "marked": (large._LARGE, ("subjects_large_idx",)),
         "frequencies": (large._FREQUENCIES, ("term_statistics_pkey",)),
         "walls": (why_not._walls(shape), ()),
@@ -161,7 +161,7 @@ async def test_the_verdict_on_a_write(store: Store, user_id: str, generic: bool)
     }  # fmt: skip
     async with store.database.write(DEFAULT_TENANT_ID) as transaction:
         found = await plan(transaction, statement, values, generic=generic)
-    for index in ("content_key", "slot_key", "subject_status_idx", "ann_g1"):
+    for index in ("content_key", "slot_key", "warm_idx", "ann_g1"):
         assert f"Index Scan using memories_{index} on memories" in found, found
     assert not SEQUENTIAL.search(found), found
 
