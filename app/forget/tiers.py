@@ -170,7 +170,7 @@ _COOLED_BY = sql("""
     WHERE tenant_id = :tenant_id AND cooled_by = cast(:run_id AS uuid) AND memory_id > :after
     ORDER BY memory_id LIMIT :limit
 """)
-# A byte string of n bytes takes n and a header of 1 or 4; a row that is cold has the signs, an eighth of a byte each.
+# A row that is cold has the signs, an eighth of a byte each, whose they are, by which run, and an empty list of words.
 _REPORT = sql(f"""
     WITH sized AS (
         SELECT CASE WHEN m.cooled_by IS NOT NULL THEN 'cold' WHEN u.last_accessed_at >= :hot THEN 'hot'
@@ -184,7 +184,7 @@ _REPORT = sql(f"""
                    SELECT sum(pg_column_size(t.*)) FROM memory_terms t
                    WHERE t.tenant_id = m.tenant_id AND t.subject_id = m.subject_id AND t.memory_id = m.memory_id
                ), 0) ELSE 0 END AS besides_bytes,
-               coalesce(vector_dims(m.embedding), 0) / 8 + 16 AS cold_bytes,
+               coalesce(vector_dims(m.embedding), 0) / 8 + 31 AS cold_bytes,
                cast(:cold AS bool) AND {_MAY_BE_COLD} AS moves, m.ann
         FROM memories m
         JOIN memory_usage u ON u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id

@@ -110,9 +110,10 @@ async def test_a_run_is_asked_for_over_http_done_by_a_worker_looked_at_and_undon
     place, run = await run_it(dry_run=False)
     assert await found(agent, "hiking") == []
     (archived,) = (await agent.get(f"{place}/memories")).json()["items"]
-    assert archived | {"archived_at": ""} == {
+    assert archived | {"at": ""} == {
         "memory_id": old, "user_id": "lin", "agent_id": None, "kind": "interaction_history", "rule": "stale",
-        "was": "active", "archived_at": "",
+        "reason": "unchanged for 180 days and importance below 0.3 of 1", "before": "active", "after": "archived",
+        "other_id": None, "at": "",
     }  # fmt: skip
     assert (await agent.post(f"{place}:undo")).json() == {"restored": 1, "left": 0}
     assert (await agent.post(f"{place}:undo")).json() == {"restored": 0, "left": 0}

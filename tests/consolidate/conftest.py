@@ -19,9 +19,11 @@ from app.idempotency import Answer
 from app.language import TOKENIZER_VERSION
 from app.llm import LanguageModel, LlmConfig
 from app.remember import NewMemory, RememberConfig, Rememberer, Shelf, Written
+from app.runs import touched
 from tests.embed.server import Endpoint, Script, serving
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+TOUCHED = ("memory_id", "rule", "reason", "before", "after", "other_id")
 Job = Callable[[Tools, Errand], Awaitable[int]]
 
 
@@ -81,6 +83,11 @@ class Store:
 
     async def statuses(self, *memories: UUID) -> list[str]:
         return [(await self.look(memory_id))["status"] for memory_id in memories]
+
+    async def touched(self, errand: Errand) -> list[tuple[UUID, str, str | None, str | None, str, UUID | None]]:
+        """What a run says that it did to each memory: rule, reason, before, after, and the other one."""
+        rows = await touched(self.database, self.tenant_id, errand.run_id)
+        return [tuple(row[name] for name in TOUCHED) for row in rows]
 
     async def links(self) -> set[tuple[UUID, str, UUID]]:
         async with self.database.read(self.tenant_id) as transaction:

@@ -53,6 +53,7 @@ async def test_a_run_is_undone_as_a_whole_and_not_done_again(store: Store, pair:
         await transaction.execute(used, tenant=store.tenant_id, id=less)
     errand, _ = await store.run(merge_duplicates)
     assert (await store.look(more))["access_count"] == 3
+    assert await store.touched(errand) == [(less, "dedup", "dedup", "active", "duplicate", more)]
     assert (await undo_consolidation(store.database, store.tenant_id, unknown_run(), actor="t", now=NOON)).restored == 0
     undone = await undo_consolidation(store.database, store.tenant_id, errand.run_id, actor="key:1", now=NOON)
     assert (undone.restored, undone.left) == (1, 0)

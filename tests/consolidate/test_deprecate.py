@@ -37,6 +37,8 @@ async def test_an_edit_overrules_what_it_contradicts_the_next_night(store: Store
     assert (seen["status"], seen["deprecated_at"], seen["forget_at"]) == ("deprecated", NOON, None)
     assert (new, "supersedes", old) in await store.links()
     assert (await store.events(old))[-1] == "deprecated"
+    [(memory_id, rule, reason, *change)] = await store.touched(errand)
+    assert (memory_id, rule, bool(reason), change) == (old, "deprecate", True, ["active", "deprecated", new])
     assert (await store.run(deprecate_overruled))[1] == []
     undone = await undo_consolidation(store.database, store.tenant_id, errand.run_id, actor="key:1", now=NOON)
     assert (undone.restored, undone.left) == (1, 0)

@@ -124,9 +124,14 @@ async def test_what_is_forgotten_lives_on_in_its_summary(store: Store) -> None:
 
 
 async def test_a_run_is_undone_and_what_was_put_away_is_not_told_again(store: Store) -> None:
-    await old(store, TRIP)
+    sources = await old(store, TRIP)
     errand, _ = await store.run(summarise_old, **EASY)
     (summary,) = await store.active("summary")
+    made = summary["memory_id"]
+    assert sorted(await store.touched(errand)) == sorted(
+        [(source, "summarise", None, "active", "active", made) for source in sources]
+        + [(made, "summarise", None, None, "active", None)]
+    )
     undone = await undo_consolidation(store.database, store.tenant_id, errand.run_id, actor="key:1", now=NOON)
     assert (undone.restored, undone.left) == (1, 0)
     assert (await store.look(summary["memory_id"]))["status"] == "archived"
