@@ -140,7 +140,7 @@ memories = Table(
     # The run that made it cold (null: warm). A cold memory has no vector and no keywords, only the signs of its vector.
     Column("cooled_by", Uuid, nullable=True),
     Column("signs", BIT(varying=True), nullable=True),
-    Column("signs_generation_id", SmallInteger, nullable=True),
+    Column("signs_generation_id", Integer, nullable=True),
     of_subject(),
     ForeignKeyConstraint(["generation_id"], ["embedding_generations.generation_id"]),
     one_of("status", STATUSES),

@@ -3,15 +3,14 @@
 Expand only: until a run cools something, every row is warm.
 """
 
-import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import postgresql
 
 revision = "0012"
 down_revision = "0014"
 branch_labels = None
 depends_on = None
 
+COLUMNS = ("cooled_by uuid", "signs bit varying", "signs_generation_id integer")
 COLD = {
     "memories_warm_idx": "(tenant_id, subject_id, status) WHERE cooled_by IS NULL",
     "memories_cold_idx": "(tenant_id, cooled_by, memory_id) WHERE cooled_by IS NOT NULL",
@@ -21,9 +20,9 @@ WARM = {"memories_subject_status_idx": "(tenant_id, subject_id, status)"}
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '4s'")
-    op.add_column("memories", sa.Column("cooled_by", sa.Uuid(), nullable=True))
-    op.add_column("memories", sa.Column("signs", postgresql.BIT(varying=True), nullable=True))
-    op.add_column("memories", sa.Column("signs_generation_id", sa.SmallInteger(), nullable=True))
+    op.execute("SET LOCAL statement_timeout = '60s'")
+    for column in COLUMNS:
+        op.execute(f"ALTER TABLE memories ADD COLUMN IF NOT EXISTS {column}")
     index(WARM, COLD)
 
 
@@ -31,9 +30,8 @@ def downgrade() -> None:
     """What is cold stays without vector and keywords: bring it back before, by `mneme jobs undo` of the runs."""
     index(COLD, WARM)
     op.execute("SET LOCAL lock_timeout = '4s'")
-    op.drop_column("memories", "signs_generation_id")
-    op.drop_column("memories", "signs")
-    op.drop_column("memories", "cooled_by")
+    for column in reversed(COLUMNS):
+        op.execute(f"ALTER TABLE memories DROP COLUMN IF EXISTS {column.partition(' ')[0]}")
 
 
 def index(old: dict[str, str], new: dict[str, str]) -> None:
