@@ -7,10 +7,10 @@ statement is of the same person and attribute, and the new one says outright tha
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, Literal
 
-from app.remember.statement import REMEMBERED_TEXTS, Statement, folded_statement, statement
+from app.remember.statement import REMEMBERED_TEXTS, Statement, statement
 from app.remember.twins import leftover, missing
 from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR
 
@@ -22,59 +22,77 @@ MOST_VALUE_WORDS: Final = 4
 """That the old statement has beside what the new one repeats: its value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cue:
-    """Update words. What stands before them is the topic, behind them the new value; a group `old` is the old one."""
+    """Update words. What stands before them is the topic, behind them the new value; a group `old` is the old one.
+
+    `anywhere` is a pattern of what may stand anywhere (Chinese), `english` one of what begins a word.
+    """
 
     kind: Kind
-    words: re.Pattern[str]
+    anywhere: str
+    english: str = ""
+
+    @cached_property
+    def words(self) -> re.Pattern[str]:
+        return re.compile(_either([self]))
 
 
-def _cue(kind: Kind, *patterns: str) -> Cue:
-    return Cue(kind, re.compile("|".join(patterns)))
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a text says to have changed: what stands before the update words, the old value if they name it, and the
+    new one behind them."""
+
+    kind: Kind
+    topic: Statement
+    named: Statement
+    value: Statement
+
+
+def _either(cues: Sequence[Cue]) -> str:
+    """Any of these cues as one pattern; English ones together, so that what begins no word is passed over at once."""
+    english = "|".join(cue.english for cue in cues if cue.english)
+    return "|".join([*(cue.anywhere for cue in cues if cue.anywhere), *([rf"\b(?:{english})"] if english else [])])
 
 
 _PART: Final = "[^，。；,;]"
 _INTO: Final = "(?:改|换|变|替换|更换)[成为]了?"
 # The first that is found counts, so those that name the old value come first.
 CUES: Final = (
-    _cue("replaced", rf"(?:把|将)(?P<what>[^，。；,;从由]{{1,12}})[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
-    _cue("replaced", rf"[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
-    _cue("replaced", rf"(?:不是|不在)(?P<old>{_PART}{{1,20}}?)了?[，,]\s?而?[是在]"),
-    _cue(
+    Cue("replaced", rf"[把将](?P<what>[^，。；,;从由]{{1,12}})[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
+    Cue("replaced", rf"[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
+    Cue("replaced", rf"不[是在](?P<old>{_PART}{{1,20}}?)了?[，,]\s?而?[是在]"),
+    Cue(
         "replaced",
-        r"\b(?:changed|switched|moved|migrated|upgraded|went|rescheduled)\s+from\s+(?P<old>.{1,40}?)\s+to\b",
+        "",
+        r"(?:changed|switched|moved|migrated|upgraded|went|rescheduled)\s+from\s+(?P<old>.{1,40}?)\s+to\b",
     ),
-    _cue("replaced", r"\breplaced\s+(?P<old>.{1,40}?)\s+(?:with|by)\b"),
-    _cue(
+    Cue("replaced", "", r"replaced\s+(?P<old>.{1,40}?)\s+(?:with|by)\b"),
+    Cue(
         "renamed",
         "改名[为叫成]?了?|更名[为成]?了?|现在叫|改叫",
-        r"\b(?:was |is |been )?renamed(?: to)?\b|\bnow called\b",
+        r"(?:was |is |been )?renamed(?: to)?\b|now called\b",
     ),
-    _cue("replaced", "推迟到|提前到|延期到|延后到|改期到|顺延到|改到|挪到|移到"),
-    _cue("replaced", r"\b(?:rescheduled|postponed|brought forward|put off) to\b"),
-    _cue(
+    Cue("replaced", "推迟到|提前到|延期到|延后到|改期到|顺延到|改到|挪到|移到"),
+    Cue("replaced", "", r"(?:rescheduled|postponed|brought forward|put off) to\b"),
+    Cue(
         "replaced",
         "改成|改为|改[用喝吃穿坐]|换[成为]|变[成为]|变更为|更改为|更新为|调整[为到]|升级[到为]|换用|转用",
-        r"\b(?:has |have |been |is |was )*(?:changed|switched|updated|upgraded|migrated|adjusted|set back) to\b",
+        r"(?:has |have |been |is |was )*(?:changed|switched|updated|upgraded|migrated|adjusted|set back) to\b",
     ),
-    _cue(
-        "moved",
-        "搬[到去来回进]|搬家到|迁居|移居",
-        r"\b(?:moved|relocated|moving) (?:back )?to\b",
-    ),
-    _cue("ended", "再也不|不再|戒掉了?|戒了|戒(?=[烟酒糖])", r"\bno longer\b|\bnot anymore\b|\bno more\b"),
-    _cue("ended", r"\b(?:quit|stopped|gave up|given up)\b"),
-    _cue("ended", rf"(?:不(?![过仅但是])|没有?)(?={_PART}{{1,12}}了[。！!]?$)"),
-    _cue("ended", r"(?:n't|\bcannot|\bnot|\bnever)\b(?=.{1,60}\bany ?more\b)"),
-    _cue(
+    Cue("moved", "搬[到去来回进]|搬家到|迁居|移居", r"(?:moved|relocated|moving) (?:back )?to\b"),
+    Cue("ended", "再也不|不再|戒掉了?|戒了|戒(?=[烟酒糖])", r"no longer\b|not anymore\b|no more\b"),
+    Cue("ended", "", r"(?:quit|stopped|gave up|given up)\b"),
+    Cue("ended", rf"(?:不(?![过仅但是])|没有?)(?={_PART}{{1,12}}了[。！!]?$)"),
+    Cue("ended", r"n't\b(?=.{1,60}\bany ?more\b)", r"(?:cannot|not|never)\b(?=.{1,60}\bany ?more\b)"),
+    Cue(
         "now",
         "(?:现在|目前|如今|已经)[是改]?(?=住|在.{1,16}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))",
-        r"\b(?:now|currently) (?=live|work)|\b(?:live|work)s?\b(?=.{1,40}\bnow$)",
+        r"(?:now|currently) (?=live|work)|(?:live|work)s?\b(?=.{1,40}\bnow$)",
     ),
 )
 ADDED: Final = re.compile(
-    r"(?<!再)也|还(?!是|没)|又|另外|同时|兼|除了|以及|而且|并且|第二|另一|新增|多了|加了"
+    r"也(?<!再也)|还(?!是|没)|又|另外|同时|兼|除了|以及|而且|并且|第二|另一|新增|多了|加了"
     r"|\b(?:also|too|as well|in addition|besides|another|second|plus|both|additionally)\b"
 )
 DOUBT: Final = re.compile(
@@ -100,15 +118,16 @@ _TIME = re.compile(
     r"|\b(?:today|tomorrow|morning|afternoon|evening|next week)\b"
 )
 _VERSION = re.compile(r"\bv?\d+(?:\.\d+)+\b")
-_DISLIKING = re.compile(
-    "|".join(
-        rf"\b{word.removesuffix('e')}(?:{'e|ing' if word.endswith('e') else ''})" if word.isascii() else word
-        for word in sorted(
-            PREFERENCES.DISLIKING | {word for word, first in STANDS_FOR.items() if first in PREFERENCES.DISLIKING}
-        )
-    )
+_AGAINST = sorted(
+    PREFERENCES.DISLIKING | {word for word, first in STANDS_FOR.items() if first in PREFERENCES.DISLIKING}
 )
-_ANY_CUE = re.compile("|".join(f"(?:{re.sub(r'[(][?]P<[a-z]+>', '(?:', cue.words.pattern)})" for cue in CUES))
+_DISLIKING = re.compile(
+    "|".join(word for word in _AGAINST if not word.isascii())
+    + r"|\b(?:"
+    + "|".join(re.sub("e$", "(?:e|ing)", word) for word in _AGAINST if word.isascii())
+    + ")"
+)
+_ANY_CUE = re.compile(re.sub(r"[(][?]P<[a-z]+>", "(?:", _either(CUES)))
 _PIECE = re.compile("[\u3400-\u9fff]|[a-z0-9']+")
 LEAST_SHARED: Final = 0.3
 """Of the characters (Chinese) or words of the shorter of two opposites."""
@@ -117,7 +136,7 @@ _TAIL = re.compile(r"\bany ?more\b|了$|\bnow$|\binstead\b")
 
 def cued(text: str) -> bool:
     """Whether a text says that something changed: only then is it worth looking far for what it overrules."""
-    return _may_be_cued(text) and _find(statement(text)) is not None
+    return _change(text) is not None and len(statement(text).words) <= MOST_WORDS
 
 
 def denies(text: str) -> bool:
@@ -130,37 +149,53 @@ def denies(text: str) -> bool:
 
 def overrules(new: str, old: str) -> Reason | None:
     """Why the new statement overrules the old one; None: it does not, or nobody can tell by rules."""
-    if not _may_be_cued(new) and not ((_may_deny(new) or _may_deny(old)) and _resemble(new, old)):
+    # First looks that most pairs do not pass: to cut a text into words costs as much as all else of a write.
+    change = _change(new)
+    if change is None and not (_may_deny(new) or _may_deny(old)):
         return None
     a, b = statement(new), statement(old)
-    if max(len(a.words), len(b.words)) > MOST_WORDS or DOUBT.search(b.folded) or not _one_subject(a, b):
+    opposing = _may_oppose(a, b) and (change is not None or _resemble(new, old))
+    changing = change is not None and _may_change(change, b)
+    if not (opposing or changing) or _doubtful(old):
         return None
-    if _opposite(a, b):
+    if max(len(a.words), len(b.words)) > MOST_WORDS or not _one_subject(a, b):
+        return None
+    if opposing and _opposite(a, b):
         return "opposite"
-    found = _find(a)
-    if found is None or b.negations:
-        return None
-    cue, match = found
-    return "update_words" if _MATCHES[cue.kind](a, b, match) else None
+    return "update_words" if change is not None and changing and _MATCHES[change.kind](a, b, change) else None
 
 
-# A first look that most texts do not pass: to take a text apart costs as much as all else of a write.
 @lru_cache(maxsize=REMEMBERED_TEXTS)
-def _may_be_cued(text: str) -> bool:
-    folded = folded_statement(text)
-    found = _ANY_CUE.search(folded.rstrip(" .。!！"))
-    return found is not None and not ADDED.search(folded) and not DOUBT.search(folded)
+def _change(text: str) -> Change | None:
+    """What a text says to have changed, unless it adds, doubts or asks."""
+    folded = statement(text).folded
+    said = folded.rstrip(" .。!！")
+    if not _ANY_CUE.search(said) or ADDED.search(folded) or DOUBT.search(folded):
+        return None
+    cue, match = next((cue, match) for cue in CUES if (match := cue.words.search(said)))
+    named = match.groupdict()
+    return Change(
+        cue.kind,
+        statement(f"{said[: match.start()]} {named.get('what') or ''}"),
+        statement(named.get("old") or ""),
+        statement(_TAIL.sub("", said[match.end() :])),
+    )
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
 def _may_deny(text: str) -> bool:
-    folded = folded_statement(text)
+    folded = statement(text).folded
     return NEGATION.search(folded) is not None or _DISLIKING.search(folded) is not None
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
+def _doubtful(text: str) -> bool:
+    return DOUBT.search(statement(text).folded) is not None
+
+
+@lru_cache(maxsize=REMEMBERED_TEXTS)
 def _pieces(text: str) -> frozenset[str]:
-    return frozenset(_PIECE.findall(folded_statement(text)))
+    return frozenset(_PIECE.findall(statement(text).folded))
 
 
 def _resemble(one: str, other: str) -> bool:
@@ -183,14 +218,6 @@ def same_attribute(new: str, old: str) -> bool:
     return bool(shared) and apart <= MOST_VALUE_WORDS
 
 
-def _find(a: Statement) -> tuple[Cue, re.Match[str]] | None:
-    """The update words of a text, unless it adds, doubts, asks or denies."""
-    if ADDED.search(a.folded) or DOUBT.search(a.folded) or len(a.words) > MOST_WORDS:
-        return None
-    text = a.folded.rstrip(" .。!！")
-    return next(((cue, match) for cue in CUES if (match := cue.words.search(text))), None)
-
-
 def _one_subject(a: Statement, b: Statement) -> bool:
     """Whether both are about the same person or thing: that of which a sentence without one speaks is the speaker."""
     return a.roles == b.roles and (_head(a) == _head(b))
@@ -202,27 +229,29 @@ def _head(a: Statement) -> str:
     return first if first in a.people and "@1" not in a.persons else ""
 
 
+def _may_oppose(a: Statement, b: Statement) -> bool:
+    """Whether nothing that is seen before they are cut keeps one from being the opposite of the other."""
+    return a.numbers == b.numbers and a.qualifiers == b.qualifiers and 0 in (a.negations, b.negations)
+
+
+def _may_change(change: Change, b: Statement) -> bool:
+    """The same for a change: but for where somebody is now, its topic has no number that the old statement lacks."""
+    return not b.negations and (change.kind == "now" or _stated(change.topic, b, words=False))
+
+
 def _opposite(a: Statement, b: Statement) -> bool:
     """Whether one says exactly what the other denies, or likes what the other dislikes."""
-    if a.asking or b.asking or a.numbers != b.numbers or a.qualifiers != b.qualifiers:
+    if a.asking or b.asking:
         return False
     if PREFERENCES.turn(a.words, a.negations) == PREFERENCES.turn(b.words, b.negations):
         return False
     shared = [word for word in PREFERENCES.without(a.words) if word in b.vocabulary and word[0] not in "@?"]
     apart = PREFERENCES.without(missing(a, b)) + PREFERENCES.without(missing(b, a))
-    return bool(shared) and not apart and 0 in (a.negations, b.negations) and a.persons == b.persons
+    return bool(shared) and not apart and a.persons == b.persons
 
 
-def _parts(a: Statement, match: re.Match[str]) -> tuple[Statement, Statement, Statement]:
-    """What stands before the update words, the old value that they name, and the new one behind them."""
-    text = a.folded.rstrip(" .。!！")
-    named = match.groupdict()
-    topic = text[: match.start()] + " " + (named.get("what") or "")
-    return statement(topic), statement(named.get("old") or ""), statement(_TAIL.sub("", text[match.end() :]))
-
-
-def _replaced(a: Statement, b: Statement, match: re.Match[str]) -> bool:
-    topic, named, value = _parts(a, match)
+def _replaced(a: Statement, b: Statement, change: Change) -> bool:
+    topic, named, value = change.topic, change.named, change.value
     if named.words:
         return _stated(named, b) and _stated(topic, b) and len(leftover(b, a)) <= MOST_VALUE_WORDS
     rest = leftover(b, topic)
@@ -259,23 +288,22 @@ def _same_class(value: Statement, rest: Sequence[str], old: Statement, topic: St
     return bool(value.numbers) == bool(numbers) and bool(value.codes) == bool(old.codes - topic.codes)
 
 
-def _moved(a: Statement, b: Statement, match: re.Match[str]) -> bool:
-    topic, _, value = _parts(a, match)
+def _moved(a: Statement, b: Statement, change: Change) -> bool:
+    topic, value = change.topic, change.value
     if _things(topic, a):  # the meeting moved to …
-        return _replaced(a, b, match)
+        return _replaced(a, b, change)
     homes = _RESIDENCE.search(b.folded) and not _NO_HOME.search(f"{a.folded} {b.folded}")
     return bool(homes) and _stated(topic, b, words=False) and _another(value, b)
 
 
-def _renamed(a: Statement, b: Statement, match: re.Match[str]) -> bool:
-    topic, _, value = _parts(a, match)
-    return bool(_NAME.search(b.folded)) and bool(topic.words) and _stated(topic, b) and _another(value, b)
+def _renamed(_: Statement, b: Statement, change: Change) -> bool:
+    topic = change.topic
+    return bool(_NAME.search(b.folded)) and bool(topic.words) and _stated(topic, b) and _another(change.value, b)
 
 
-def _now(a: Statement, b: Statement, match: re.Match[str]) -> bool:
-    value = _parts(a, match)[2]
+def _now(a: Statement, b: Statement, change: Change) -> bool:
     both = [frame for frame in (_RESIDENCE, _JOB) if frame.search(a.folded) and frame.search(b.folded)]
-    return len(both) == 1 and _another(value, b)
+    return len(both) == 1 and _another(change.value, b)
 
 
 def _another(value: Statement, old: Statement) -> bool:
@@ -283,9 +311,8 @@ def _another(value: Statement, old: Statement) -> bool:
     return bool(leftover(value, old)) and 0 < len(leftover(old, value)) <= MOST_VALUE_WORDS
 
 
-def _ended(a: Statement, b: Statement, match: re.Match[str]) -> bool:
-    topic, _, rest = _parts(a, match)
-    said = statement(f"{topic.folded} {rest.folded}")
+def _ended(a: Statement, b: Statement, change: Change) -> bool:
+    said = statement(f"{change.topic.folded} {change.value.folded}")
     about = [word for word in PREFERENCES.without(said.words) if word[0] not in "@?"]
     unsaid = PREFERENCES.without(leftover(said, b))
     return bool(about) and not unsaid and _stated(said, b, words=False) and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2

@@ -5,9 +5,8 @@ Invariant: pure and deterministic; texts that spell the same thing differently s
 
 import re
 import unicodedata
-from collections import Counter
-from functools import lru_cache
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import Final, NamedTuple
 
 import rjieba
 
@@ -53,64 +52,98 @@ _NEVER_NAMES = frozenset(
 )  # fmt: skip
 
 
+class _Content(NamedTuple):
+    """What a text is made of once it is cut into words."""
+
+    pieces: tuple[str, ...]
+    words: tuple[str, ...]
+    names: frozenset[str]
+    things: frozenset[str]
+    persons: frozenset[str]
+
+
 class Statement:
-    """One text. `words` are its content words in order, in the spelling of their synonyms' first; `@1` `@2` stand for
+    """One text, taken apart as far as anybody asks: to cut it into words costs ten times what finds its numbers.
+
+    `words` are its content words in order, in the spelling of their synonyms' first; `@1` `@2` stand for
     who speaks and who is spoken to, `?…` for what is asked. `numbers` come in order. `things`
     are nouns but names of places; any English word counts as one."""
 
-    __slots__ = (
-        "asking", "codes", "folded", "joined", "names", "negations", "numbers", "people", "personal", "persons",
-        "qualifiers", "roles", "things", "tokens", "vocabulary", "words",
-    )  # fmt: skip
-
     def __init__(self, text: str) -> None:
-        self.folded = folded = folded_statement(text)
-        self.numbers = tuple(map(_number, (found for found in _ANY_NUMBER.findall(folded) if found != "一")))
-        self.codes = frozenset(_CODE.findall(folded))
-        self.negations = len(NEGATION.findall(EITHER_WAY.sub("?", folded)))
-        self.qualifiers = Counter(QUALIFIERS.findall(folded))
-        pieces: list[str] = []
-        words: list[str] = []
-        names: set[str] = set()
-        people: set[str] = set()
-        things: set[str] = set()
-        for piece, tag in _cut(folded):
-            word, name, person = _word(piece, tag, text, first=not pieces)
-            pieces.append(piece)
-            if word is None:
-                continue
-            words.append(word)
-            if word.isascii() or (tag.startswith("n") and tag != "ns"):
-                things.add(word)
-            if name:
-                names.add(word)
-            if person:
-                people.add(word)
-        self.joined = "".join(pieces)
-        self.words = tuple(words)
-        self.vocabulary = frozenset(words)
-        self.tokens = self.vocabulary | frozenset(pieces)
-        self.names = frozenset(names)
-        self.things = frozenset(things)
-        self.roles = self.vocabulary & KIN_AND_ROLES
-        self.people = tuple(dict.fromkeys(word for word in words if word in KIN_AND_ROLES or word in people))
-        self.persons = frozenset(word for word in words if word[0] == "@")
-        self.asking = frozenset(word for word in words if word[0] == "?")
-        self.personal = (
+        self._text = text
+        self.folded = _MEASURE.sub(lambda found: f" {UNITS.get(found[1], found[1])} ", fold(text))
+
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple([_number(found) for found in _ANY_NUMBER.findall(self.folded) if found != "一"])
+
+    @cached_property
+    def codes(self) -> frozenset[str]:
+        return frozenset(_CODE.findall(self.folded))
+
+    @cached_property
+    def negations(self) -> int:
+        return len(NEGATION.findall(EITHER_WAY.sub("?", self.folded)))
+
+    @cached_property
+    def qualifiers(self) -> tuple[str, ...]:
+        return tuple(sorted(QUALIFIERS.findall(self.folded)))
+
+    @cached_property
+    def _content(self) -> _Content:
+        return _content(self.folded, self._text)
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        return self._content.words
+
+    @cached_property
+    def joined(self) -> str:
+        return "".join(self._content.pieces)
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        return frozenset(self._content.words)
+
+    @cached_property
+    def tokens(self) -> frozenset[str]:
+        return self.vocabulary.union(self._content.pieces)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self._content.names
+
+    @property
+    def things(self) -> frozenset[str]:
+        return self._content.things
+
+    @cached_property
+    def roles(self) -> frozenset[str]:
+        return self.vocabulary & KIN_AND_ROLES
+
+    @cached_property
+    def people(self) -> tuple[str, ...]:
+        known = self.roles | self._content.persons
+        return tuple(dict.fromkeys(word for word in self.words if word in known))
+
+    @cached_property
+    def persons(self) -> frozenset[str]:
+        return frozenset(word for word in self.vocabulary if word[0] == "@")
+
+    @cached_property
+    def asking(self) -> frozenset[str]:
+        return frozenset(word for word in self.vocabulary if word[0] == "?")
+
+    @cached_property
+    def personal(self) -> bool:
+        count = len(self.words)
+        return (
             not self.asking
-            and not folded.rstrip().endswith("?")
+            and not self.folded.rstrip().endswith("?")
             and "@2" not in self.persons
-            and len(words) <= STATEMENT_WORDS
-            and (
-                "@1" in self.persons or bool(self.roles) or (bool(self.people) and len(words) <= NAMED_STATEMENT_WORDS)
-            )
+            and count <= STATEMENT_WORDS
+            and ("@1" in self.persons or bool(self.roles) or (bool(self.people) and count <= NAMED_STATEMENT_WORDS))
         )
-
-
-@lru_cache(maxsize=REMEMBERED_TEXTS)
-def folded_statement(text: str) -> str:
-    """A text in one spelling, its units of measure too: enough for a first look, a tenth of a statement's time."""
-    return _MEASURE.sub(lambda found: f" {UNITS.get(found[1], found[1])} ", fold(text))
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
@@ -119,35 +152,51 @@ def statement(text: str) -> Statement:
     return Statement(text)
 
 
+def _content(folded: str, text: str) -> _Content:
+    latin_names = frozenset(
+        fold(name).removesuffix("'s") for name in _LATIN_NAME.findall(unicodedata.normalize("NFKC", text))
+    )
+    asks = "?" in text
+    pieces: list[str] = []
+    words: list[str] = []
+    names: set[str] = set()
+    things: set[str] = set()
+    persons: set[str] = set()
+    for piece, tag in _cut(folded):
+        first = not pieces
+        pieces.append(piece)
+        word, han, empty = _word(piece)
+        if piece in PERSONS:
+            word = PERSONS[piece]
+        elif word in ASKING and (first or asks or han):  # in English also what, who, which relate
+            word = ASKING[word]
+        elif empty:
+            continue
+        elif tag.startswith(_NAME_TAGS) if han else piece in latin_names and not (first and piece in _NEVER_NAMES):
+            names.add(word)
+            if not han or tag.startswith("nr"):
+                persons.add(word)
+        words.append(word)
+        if word.isascii() or (tag.startswith("n") and tag != "ns"):
+            things.add(word)
+    return _Content(tuple(pieces), tuple(words), frozenset(names), frozenset(things), frozenset(persons))
+
+
 def _cut(folded: str) -> list[tuple[str, str]]:
     """Pieces that hold a letter or digit, with their tag; kin and roles are cut out first, whatever stands around."""
-    apart = _ROLE.sub(r" \1 ", _MY_PARENT.sub(r"我 \1\1 ", _LIKES_TO.sub("喜欢 ", folded)))
-    cut = ((piece.strip(), tag) for piece, tag in rjieba.tag(apart))
-    return [(piece, tag) for piece, tag in cut if any(map(str.isalnum, piece))]
+    if not folded.isascii():
+        folded = _ROLE.sub(r" \1 ", _MY_PARENT.sub(r"我 \1\1 ", _LIKES_TO.sub("喜欢 ", folded)))
+    cut = [(piece.strip(), tag) for piece, tag in rjieba.tag(folded)]
+    return [(piece, tag) for piece, tag in cut if piece.isalnum() or any(map(str.isalnum, piece))]
 
 
-def _word(piece: str, tag: str, text: str, *, first: bool) -> tuple[str | None, bool, bool]:
-    """The content word of a piece (None: it carries no fact), and whether it is a name, and of a person."""
-    if _HAN.search(piece):
-        word, name = piece, tag.startswith(_NAME_TAGS)
-        person = tag.startswith("nr")
-    else:
-        name = person = piece in _latin_names(text) and not (first and piece in _NEVER_NAMES)
-        word = stem(piece) if piece.isalpha() else piece
+@lru_cache(maxsize=1 << 15)
+def _word(piece: str) -> tuple[str, bool, bool]:
+    """A piece in the spelling of its synonyms' first, whether it is Chinese, and whether it carries no fact."""
+    han = _HAN.search(piece) is not None
+    word = stem(piece) if not han and piece.isalpha() else piece
     word = STANDS_FOR.get(word, word)
-    if piece in PERSONS:
-        return PERSONS[piece], False, False
-    if word in ASKING and (first or "?" in text or not word.isascii()):  # in English also what, who, which relate
-        return ASKING[word], False, False
-    if piece in FUNCTION or word in FUNCTION:
-        return None, False, False
-    return word, name, person
-
-
-@lru_cache(maxsize=64)
-def _latin_names(text: str) -> frozenset[str]:
-    found = _LATIN_NAME.findall(unicodedata.normalize("NFKC", text))
-    return frozenset(fold(name).removesuffix("'s") for name in found)
+    return word, han, piece in FUNCTION or word in FUNCTION
 
 
 def _number(found: str) -> str:

