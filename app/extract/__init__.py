@@ -6,7 +6,7 @@ Invariant: nothing is kept that nobody said; a failure is an error and never "no
 from app.extract.conversation import Extraction, Fact, Message, Role, Skipped
 from app.extract.facts import ExtractConfig, extract_facts
 from app.extract.importance import LEAST_IMPORTANCE, importance_of
-from app.extract.sentences import requests_to_keep
+from app.extract.sentences import asks, requests_to_keep
 from app.extract.served import NOTHING_SAID, SERVED, without_served
 from app.extract.triviality import trivial
 
@@ -20,6 +20,7 @@ __all__ = [
     "Message",
     "Role",
     "Skipped",
+    "asks",
     "extract_facts",
     "importance_of",
     "requests_to_keep",

@@ -98,6 +98,12 @@ def shown_folded(text: str) -> str:
     return fold(_QUOTED.sub(lambda quoted: " " * len(quoted[0]), text))
 
 
+def asks(text: str) -> bool:
+    """Whether a text is, or holds, a question; in Chinese often without a question mark."""
+    folded = fold(text)
+    return "?" in folded or bool(_QUESTION.search(folded))
+
+
 def is_command(sentence: str) -> bool:
     """Whether a sentence gives a task of the moment."""
     return bool(_COMMAND.search(shown_folded(sentence)))

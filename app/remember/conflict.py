@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Literal
 
+from app.extract import asks
 from app.remember.statement import REMEMBERED_TEXTS, Statement, statement
 from app.remember.twins import leftover, missing
-from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR
+from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR, STATES
 
 Reason = Literal["update_words", "opposite"]
-Kind = Literal["ended", "replaced", "moved", "renamed", "now"]
+Kind = Literal["ended", "replaced", "moved", "renamed", "now", "is_now", "left"]
 MOST_WORDS: Final = 24
 """Of a statement that may overrule or be overruled: longer ones say several things."""
 MOST_VALUE_WORDS: Final = 4
@@ -56,6 +57,13 @@ def _either(cues: Sequence[Cue]) -> str:
 
 
 _PART: Final = "[^，。；,;]"
+_ATTRIBUTE_ZH: Final = (
+    "手机号码?|手机|电话号码?|电话|号码?|地址|住址|邮箱|微信号?|车牌号?|工号|公司|单位|职位|岗位|老板|截止日期"
+)
+_ATTRIBUTE_EN: Final = (
+    "(?:phone |mobile |cell )?number|phone|mobile|e-?mail(?: address)?|(?:home |work )?address|job(?: title)?|title"
+    "|position|role|employer|company|surname|last name|boss|manager|deadline|favou?rite [a-z]{2,20}"
+)
 _INTO: Final = "(?:改|换|变|替换|更换)[成为]了?"
 # The first that is found counts, so those that name the old value come first.
 CUES: Final = (
@@ -80,14 +88,26 @@ CUES: Final = (
         "改成|改为|改[用喝吃穿坐]|换[成为]|变[成为]|变更为|更改为|更新为|调整[为到]|升级[到为]|换用|转用",
         r"(?:has |have |been |is |was )*(?:changed|switched|updated|upgraded|migrated|adjusted|set back) to\b",
     ),
+    Cue(
+        "replaced",
+        rf"新的?(?P<what>{_ATTRIBUTE_ZH})(?:是|为|叫|[:：])",
+        rf"new (?P<what_en>{_ATTRIBUTE_EN}) (?:is|are)\b",
+    ),
+    Cue("is_now", "(?:现在|如今)(?:已经)?(?:是|为|变成)(?!不)", r"(?:is|are) now\b(?! (?:that|because))"),
+    Cue(
+        "left",
+        rf"从(?P<old>{_PART}{{1,16}}?)(?:离职|辞职|跳槽|离开)了?|(?:离开|辞去)了?(?P<old_zh>{_PART}{{1,16}})(?:的(?:工作|职务))?",
+        r"(?:left|resigned from|was fired from|was laid off (?:by|from)) (?P<old_en>(?!my\b)[^,.;]{1,30}?)"
+        r"(?= (?:and|to) join|$)",
+    ),
     Cue("moved", "搬[到去来回进]|搬家到|迁居|移居", r"(?:moved|relocated|moving) (?:back )?to\b"),
-    Cue("ended", "再也不|不再|戒掉了?|戒了|戒(?=[烟酒糖])", r"no longer\b|not anymore\b|no more\b"),
+    Cue("ended", "再也不|不再|戒掉了?|戒了|戒(?![指备律尺毒不])", r"no longer\b|not anymore\b|no more\b"),
     Cue("ended", "", r"(?:quit|stopped|gave up|given up)\b"),
     Cue("ended", rf"(?:不(?![过仅但是])|没有?)(?={_PART}{{1,12}}了[。！!]?$)"),
     Cue("ended", r"n't\b(?=.{1,60}\bany ?more\b)", r"(?:cannot|not|never)\b(?=.{1,60}\bany ?more\b)"),
     Cue(
         "now",
-        "(?:现在|目前|如今|已经)[是改]?(?=住|在.{1,16}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))",
+        "跳槽[到去]|入职了?(?![体培材手流时日])|(?:现在|目前|如今|已经)[是改]?(?=住|在.{1,16}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))",
         r"(?:now|currently) (?=live|work)|(?:live|work)s?\b(?=.{1,40}\bnow$)",
     ),
 )
@@ -107,7 +127,8 @@ _NO_HOME = re.compile(
     r"工位|办公|部门|小组|团队|楼层|座位|酒店|\b(?:desk|office|team|department|floor|hotel|another role)\b"
 )
 _JOB = re.compile(
-    r"工作|上班|任职|就职|供职|单位|公司|\bworks? (?:at|for|in|as)\b|\bemployed\b|\bjob\b|\bworking (?:at|for)\b"
+    r"工作|上班|跳槽|入职|任职|就职|供职|单位|公司"
+    r"|\bworks? (?:at|for|in|as)\b|\bemployed\b|\bjob\b|\bworking (?:at|for)\b"
 )
 _NAME = re.compile(r"名称|名字|叫|名为|品牌|\bnamed?\b|\bcalled\b")
 _TIME = re.compile(
@@ -127,8 +148,18 @@ _DISLIKING = re.compile(
     + "|".join(re.sub("e$", "(?:e|ing)", word) for word in _AGAINST if word.isascii())
     + ")"
 )
+_STATE_WORDS = sorted(word for row in STATES for side in row for word in side)
+_STATES = re.compile(
+    "|".join(word for word in _STATE_WORDS if not word.isascii())
+    + r"|\b(?:"
+    + "|".join(re.sub("i$", "(?:y|i)", word) for word in _STATE_WORDS if word.isascii())
+    + r")(?:e|d|s|ed|es|ing|al)?\b"
+)
 _ANY_CUE = re.compile(re.sub(r"[(][?]P<[a-z]+>", "(?:", _either(CUES)))
 _PIECE = re.compile("[\u3400-\u9fff]|[a-z0-9']+")
+_SAYING_WHEN: Final = frozenset(
+    ["got", "get", "just", "last", "week", "month", "year", "yesterday", "刚", "刚刚", "昨天", "去年", "上周", "上个月"]
+)
 LEAST_SHARED: Final = 0.3
 """Of the characters (Chinese) or words of the shorter of two opposites."""
 _TAIL = re.compile(r"\bany ?more\b|了$|\bnow$|\binstead\b")
@@ -144,7 +175,8 @@ def denies(text: str) -> bool:
     if not _may_deny(text):
         return False
     said = statement(text)
-    return len(said.words) <= MOST_WORDS and (said.negations > 0 or not PREFERENCES.turn(said.words, 0))
+    denied = said.negations > 0 or not PREFERENCES.turn(said.words, 0) or _STATES.search(said.folded) is not None
+    return len(said.words) <= MOST_WORDS and denied
 
 
 def overrules(new: str, old: str) -> Reason | None:
@@ -158,7 +190,7 @@ def overrules(new: str, old: str) -> Reason | None:
     changing = change is not None and _may_change(change, b)
     if not (opposing or changing) or _doubtful(old):
         return None
-    if max(len(a.words), len(b.words)) > MOST_WORDS or not _one_subject(a, b):
+    if max(len(a.words), len(b.words)) > MOST_WORDS or not _one_subject(a, b) or asks(new) or asks(old):
         return None
     if opposing and _opposite(a, b):
         return "opposite"
@@ -173,19 +205,24 @@ def _change(text: str) -> Change | None:
     if not _ANY_CUE.search(said) or ADDED.search(folded) or DOUBT.search(folded):
         return None
     cue, match = next((cue, match) for cue in CUES if (match := cue.words.search(said)))
-    named = match.groupdict()
     return Change(
         cue.kind,
-        statement(f"{said[: match.start()]} {named.get('what') or ''}"),
-        statement(named.get("old") or ""),
+        statement(f"{said[: match.start()]} {_named(match, 'what')}"),
+        statement(_named(match, "old")),
         statement(_TAIL.sub("", said[match.end() :])),
     )
+
+
+def _named(match: re.Match[str], name: str) -> str:
+    """What a group of a cue found, in either language."""
+    found = match.groupdict()
+    return found.get(name) or found.get(f"{name}_zh") or found.get(f"{name}_en") or ""
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
 def _may_deny(text: str) -> bool:
     folded = statement(text).folded
-    return NEGATION.search(folded) is not None or _DISLIKING.search(folded) is not None
+    return any(pattern.search(folded) for pattern in (NEGATION, _DISLIKING, _STATES))
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)
@@ -220,12 +257,18 @@ def same_attribute(new: str, old: str) -> bool:
 
 def _one_subject(a: Statement, b: Statement) -> bool:
     """Whether both are about the same person or thing: that of which a sentence without one speaks is the speaker."""
-    return a.roles == b.roles and (_head(a) == _head(b))
+    one, other = _head(a), _head(b)
+    return a.roles == b.roles and (one == other or _is_thing(one, b) or _is_thing(other, a))
+
+
+def _is_thing(head: str, other: Statement) -> bool:
+    """Whether what begins one text, and so may be a name, is no name in the other, which begins with none."""
+    return bool(head) and not _head(other) and head in other.vocabulary and head not in other.people
 
 
 def _head(a: Statement) -> str:
     """Who a statement begins with: a name, or nobody in particular."""
-    first = next((word for word in a.words if word[0] != "?"), "")
+    first = next((word for word in PREFERENCES.without(a.words) if word[0] != "?"), "")
     return first if first in a.people and "@1" not in a.persons else ""
 
 
@@ -240,14 +283,31 @@ def _may_change(change: Change, b: Statement) -> bool:
 
 
 def _opposite(a: Statement, b: Statement) -> bool:
-    """Whether one says exactly what the other denies, or likes what the other dislikes."""
-    if a.asking or b.asking:
+    """Whether one says exactly what the other denies, likes what the other dislikes, or has it in the other state."""
+    if a.asking or b.asking or a.persons != b.persons:
         return False
+    if not (a.negations or b.negations) and _other_state(a, b):
+        return True
     if PREFERENCES.turn(a.words, a.negations) == PREFERENCES.turn(b.words, b.negations):
         return False
     shared = [word for word in PREFERENCES.without(a.words) if word in b.vocabulary and word[0] not in "@?"]
-    apart = PREFERENCES.without(missing(a, b)) + PREFERENCES.without(missing(b, a))
-    return bool(shared) and not apart and a.persons == b.persons
+    apart = [
+        word
+        for one, other in ((a, b), (b, a))
+        for word in PREFERENCES.without(missing(one, other))
+        if not (word[0] in "不没" and word[1:] in other.joined)
+    ]
+    return bool(shared) and not apart
+
+
+def _other_state(a: Statement, b: Statement) -> bool:
+    """Whether all that two statements have apart is a state, of which a thing has one at a time."""
+    new, old = set(a.words) - set(b.words), set(b.words) - set(a.words)
+    for left, right in STATES:
+        for one, other in ((left, right), (right, left)):
+            if new & one and old & other:
+                return not (old - other) and len(new - one - _SAYING_WHEN) == 0 and len(b.words) > len(old)
+    return False
 
 
 def _replaced(a: Statement, b: Statement, change: Change) -> bool:
@@ -306,6 +366,15 @@ def _now(a: Statement, b: Statement, change: Change) -> bool:
     return len(both) == 1 and _another(change.value, b)
 
 
+def _is_now(a: Statement, b: Statement, change: Change) -> bool:
+    """What of whom: of a mere thing that is now something else, many things may have been said."""
+    return sum(word[0] not in "@?" for word in change.topic.words) > 1 and _replaced(a, b, change)
+
+
+def _left(_: Statement, b: Statement, change: Change) -> bool:
+    return bool(_JOB.search(b.folded)) and bool(change.named.words) and not leftover(change.named, b)
+
+
 def _another(value: Statement, old: Statement) -> bool:
     """Whether there is a new value and the old statement holds another."""
     return bool(leftover(value, old)) and 0 < len(leftover(old, value)) <= MOST_VALUE_WORDS
@@ -318,4 +387,7 @@ def _ended(a: Statement, b: Statement, change: Change) -> bool:
     return bool(about) and not unsaid and _stated(said, b, words=False) and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2
 
 
-_MATCHES: Final = {"replaced": _replaced, "moved": _moved, "renamed": _renamed, "now": _now, "ended": _ended}
+_MATCHES: Final = {
+    "replaced": _replaced, "moved": _moved, "renamed": _renamed, "now": _now, "is_now": _is_now, "left": _left,
+    "ended": _ended,
+}  # fmt: skip

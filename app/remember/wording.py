@@ -170,6 +170,25 @@ OPPOSITES: Final = tuple(
 )
 """Words that turn a statement round when one text has the left and the other the right."""
 
+STATES: Final = tuple(
+    (frozenset(left.split()), frozenset(right.split()))
+    for left, right in (
+        ("单身 未婚 离婚", "结婚 已婚"),
+        ("同意 赞成 赞同", "反对"),
+        ("打开 开启 启用 开着", "关闭 关掉 停用 禁用 关着"),
+        ("营业", "歇业 停业 打烊"),
+        ("在线 上线", "离线 下线"),
+        ("通过 批准", "驳回 否决 拒绝"),
+        ("成功", "失败"),
+        ("singl unmarri divorc", "marri"),
+        ("agre accept approv", "disagre reject oppos declin"),
+        ("enabl open", "disabl close"),
+        ("onlin", "offlin"),
+        ("aliv", "dead"),
+    )
+)
+"""Words for states of which one thing has only one at a time; of OPPOSITES one may do both, at different times."""
+
 UNITS: Final = {
     "cm": "厘米", "公分": "厘米", "mm": "毫米", "km": "公里", "千米": "公里", "kg": "公斤", "千克": "公斤", "m": "米",
 }  # fmt: skip
@@ -181,7 +200,8 @@ class Preferences:
     LIKING: Final = _words("喜欢 爱 爱吃 爱喝 爱看 热衷 享受 like enjoy prefer love ador fond stand bear toler")
     DISLIKING: Final = _words("讨厌 恨 厌恶 反感 害怕 受不了 忍受不了 嫌弃 hate dislik detest avoid loath despis")
     NEGATING: Final = _words(
-        "不 没 没有 未 别 不是 从不 not no never cannot don doesn didn t ca wo can doe do isn wasn"
+        "不 没 没有 未 别 不是 从不 not no never cannot don doesn didn t ca wo can doe do isn wasn aren weren hasn"
+        " haven hadn"
     )
 
     def turn(self, words: tuple[str, ...], negations: int) -> bool:
