@@ -172,6 +172,7 @@ class Database:
         # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
         self.turns = asyncio.Semaphore(config.pool_size)
         self.patience_seconds = config.pool_timeout_seconds
+        self._counting: asyncpg.Connection[asyncpg.Record] | None = None
 
     @staticmethod
     async def connect(config: DatabaseConfig) -> "Database":
@@ -215,6 +216,42 @@ class Database:
         """A transaction over queues, usage counters, jobs and generations of all tenants, never over memories."""
         return Scope(self, f"BEGIN; {self._opening}SET LOCAL ROLE {WORKER_ROLE}")
 
+    async def count(self, select: str) -> int:
+        """How many rows a SELECT of literals finds among what work() sees: a transaction of one packet.
+
+        It has a connection of its own, for one call at a time: to get one from the pool takes longer than to count.
+        Raises what a transaction raises.
+        """
+        packet = f"{self._opening}SET LOCAL ROLE {WORKER_ROLE}; {select}"  # several statements in one message are one transaction
+        try:
+            try:
+                done = await (self._counting or await self._own()).execute(packet)
+            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):  # as in Scope
+                await self.engine.dispose(close=False)
+                done = await (await self._own()).execute(packet)
+        except BaseException as error:
+            self._hang_up()
+            _raise(error)
+        return int(done.removeprefix("SELECT "))
+
+    async def _own(self) -> "asyncpg.Connection[asyncpg.Record]":
+        """A new connection for count(), which the pool no longer knows."""
+        self._hang_up()
+        await self.turn()
+        try:
+            pooled = await self.engine.raw_connection()
+            connection: Any = pooled.driver_connection
+            pooled.detach()
+        finally:
+            self.turns.release()
+        self._counting = connection
+        return self._counting
+
+    def _hang_up(self) -> None:
+        if self._counting is not None:
+            self._counting.terminate()
+            self._counting = None
+
     async def ping(self) -> None:
         """One round trip; raises DatabaseUnavailable, PoolExhausted or DeadlineExceeded."""
         async with self.work() as transaction:
@@ -233,6 +270,7 @@ class Database:
             raise PoolExhausted(type(error).__name__) from error
 
     async def close(self) -> None:
+        self._hang_up()
         await self.engine.dispose()
 
     @property

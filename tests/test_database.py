@@ -150,6 +150,26 @@ async def test_connections_that_died_are_replaced_unnoticed(narrow: Database, ow
         assert await transaction.fetch_value(sql("SELECT pg_backend_pid()")) != pid
 
 
+async def test_counting_has_a_workers_rights_and_a_connection_of_its_own_that_is_replaced(
+    narrow: Database, owner_url: str
+) -> None:
+    async with narrow.work():  # the pool's only one
+        with pytest.raises(PoolExhausted):
+            await narrow.count("SELECT FROM tenants")
+    assert await narrow.count("SELECT FROM generate_series(1, 3)") == 3
+    async with narrow.work():
+        assert await narrow.count("SELECT FROM tenants WHERE false") == 0
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await narrow.count("SELECT FROM memories")
+    assert await narrow.count(f"SELECT WHERE current_user = '{module.WORKER_ROLE}'") == 1
+    await asyncio.to_thread(
+        administer,
+        owner_url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query LIKE '%WHERE current_user%' AND pid <> pg_backend_pid()",
+    )
+    assert await narrow.count("SELECT FROM generate_series(1, 2)") == 2
+
+
 async def test_a_backend_killed_under_a_request_is_an_unavailable_database(narrow: Database, owner_url: str) -> None:
     async def ask_a_dying_backend() -> None:
         async with narrow.work() as transaction:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.database import Statement, Transaction, sql
 from app.language import KeywordQuery
 from app.memory import MEMORY_ALIVE
-from app.recall.query import Candidates, Filters, Query
+from app.recall.query import Candidates, Filters, Query, row_before
 from app.wire import halfvec, sparsevec
 
 # The subjects in scope; an unknown user has none, which leaves the shared one (whose id is the tenant's) or nothing.
@@ -226,18 +226,19 @@ def columns(packed: bytes, asked: Asked, shape: Shape) -> Candidates:
     rows = np.frombuffer(packed, _layout(shape))
     rows = rows[np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))]
     words, grams = asked.keywords.decode(rows["products"])
+    session = rows["session"].astype(np.int64)
     distances = rows["distances"].astype(np.float64)
     questions = [number for number, name in enumerate(vectors) if name.startswith("question")]
     return Candidates(
         ids=Ids(rows["id"]),
         cosine=1 - distances[:, 0] if vectors else np.full(len(rows), np.nan),
-        words=words,
-        grams=grams,
+        frequency=np.concatenate((words, grams), axis=1, dtype=np.float64),
+        words=words.shape[1],
         word_count=rows["word_count"].astype(np.float64),
         created_at=_seconds(rows["created_at"]),
         happened_at=_seconds(rows["happened_at"]),
         importance=rows["importance"].astype(np.float64),
-        session=rows["session"].astype(np.int64),
+        before=row_before(session),
         matching=rows["matching"],
         commonness=-distances[:, -1] if "small_talk" in vectors else None,
         question_cosine=1 - distances[:, questions] if questions else None,

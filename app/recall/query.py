@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -108,22 +108,23 @@ class Query:
 class Candidates:
     """Every memory in scope as columns of equal length, in order of time; what the pure functions judge.
 
-    cosine is NaN where there is no vector to compare; words (rows, query words) holds term frequencies 0..3 and grams
-    (rows, query grams) 0 or 1; times are seconds since 1970; session 0 means none; matching says whether a row passes
-    the request's filters (the others are context: term statistics and neighbours). commonness is the inner product
-    with the mean vector of small talk, question_cosine (rows, questions) the cosine to each question of a text of many.
+    cosine is NaN where there is no vector to compare; frequency (rows, terms) counts the query's terms, of which the
+    first `words` are words (0..3) and the others grams (0 or 1); times are seconds since 1970; before is the row of the
+    memory before in the same session, the number of rows if there is none; matching says whether a row passes the
+    request's filters (the others are context: term statistics and neighbours). commonness is the inner product with
+    the mean vector of small talk, question_cosine (rows, questions) the cosine to each question of a text of many.
     accessed_at (last recall, else creation) and source (a number each, 0 none) are measured only if they are needed.
     """
 
     ids: Sequence[UUID]
     cosine: NDArray[np.float64]
-    words: NDArray[np.float32]
-    grams: NDArray[np.float32]
+    frequency: NDArray[np.float64]
+    words: int
     word_count: NDArray[np.float64]
     created_at: NDArray[np.float64]
     happened_at: NDArray[np.float64]
     importance: NDArray[np.float64]
-    session: NDArray[np.int64]
+    before: NDArray[np.intp]
     matching: NDArray[np.bool_]
     commonness: NDArray[np.float64] | None = None
     question_cosine: NDArray[np.float64] | None = None
@@ -134,11 +135,23 @@ class Candidates:
         return len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A memory in its JSON shape, its score in [0, 1] and, when asked to explain, the parts of the score."""
+def row_before(session: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Row of the memory before in the same session; the number of rows, one past the last, if there is none.
+
+    Rows come in order of time; session 0 means none.
+    """
+    order = np.argsort(session, kind="stable")
+    before = np.full(len(session), len(session))
+    same = (session[order][1:] == session[order][:-1]) & (session[order][1:] != 0)
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+class Hit(NamedTuple):
+    """A memory in its JSON shape and its subject, its score in [0, 1] and, when asked to explain, the parts of it."""
 
     memory: Mapping[str, Any]
+    subject_id: UUID
     score: float
     signals: Mapping[str, Any] | None = None
 

@@ -37,7 +37,8 @@ class Judged:
     """The verdict on every candidate; `order` has the rows of all hits, best first, however many were asked for.
 
     `score` lies in [0, 1]; `evidence` tells of every row whether anything in it matches; `similarity` is what a
-    threshold is compared with (NaN: no vector). `values` and `weights` are those of each signal.
+    threshold is compared with (NaN: no vector). `values` and `weights` are those of each signal;
+    a weight that is the same for all rows is one number.
     """
 
     score: Floats
@@ -45,7 +46,7 @@ class Judged:
     evidence: NDArray[np.bool_]
     similarity: Floats
     values: Mapping[str, Floats]
-    weights: Mapping[str, Floats]
+    weights: Mapping[str, Floats | float]
 
     def ranked(self, rows: Sequence[int], *, explain: bool = True) -> list[Ranked]:
         """The given rows with their scores, and what these are made of."""
@@ -69,16 +70,25 @@ def judge(candidates: Candidates, query: Query, circumstances: Circumstances) ->
     weights = _weigh(asked, values)
     score = np.zeros(len(candidates))
     for name, value in values.items():
-        score += weights[name] * _said(value)
+        weight = weights[name]  # one number only if the signal is said of all
+        score += weight * (value if isinstance(weight, float) else _said(value))
     # What is NaN is not above anything, so it is no evidence and passes no threshold.
     evidence = (weights["similarity"] * plain > ROUNDING) | (weights["keyword"] * values["keyword"] > ROUNDING)
     if asked["similarity"] + asked["keyword"] == 0:
         evidence[:] = True
-    passes = np.where(np.isnan(plain), values["keyword"] > 0, plain >= query.similarity_threshold - ROUNDING)
+    passes = (plain >= query.similarity_threshold - ROUNDING) | (np.isnan(plain) & (values["keyword"] > 0))
     rows = np.flatnonzero(candidates.matching & evidence & passes)
-    cosine = _said(candidates.cosine[rows])  # calibration ends at 1, likeness goes on
-    best = rows[np.lexsort((-rows, -cosine, -score[rows]))]
-    return Judged(np.minimum(score, 1.0), best, evidence, plain, values, weights)
+    return Judged(np.minimum(score, 1.0), _best(rows, score, candidates.cosine), evidence, plain, values, weights)
+
+
+def _best(rows: NDArray[np.intp], score: Floats, cosine: Floats) -> NDArray[np.intp]:
+    """The rows, best first: among equal scores the more alike, and then the newer."""
+    worst = -score[rows]
+    order = np.argsort(worst)
+    sorted_ = worst[order]
+    if (sorted_[1:] == sorted_[:-1]).any():
+        order = np.lexsort((-rows, -_said(cosine[rows]), worst))  # calibration ends at 1, likeness goes on
+    return rows[order]
 
 
 def _asked(query: Query) -> dict[str, float]:
@@ -89,13 +99,13 @@ def _asked(query: Query) -> dict[str, float]:
     return {name: weight / total if total > 0 else float(name == "similarity") for name, weight in fused.items()}
 
 
-def _weigh(asked: Mapping[str, float], values: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The weight of each signal for each row.
+def _weigh(asked: Mapping[str, float], values: Mapping[str, Floats]) -> dict[str, Floats | float]:
+    """The weight of each signal: one number, or where something cannot be said one for each row.
 
     Similarity and keyword are two witnesses of one thing, relevance: where one cannot be said (no vector; no words in
     the query), its weight goes to the other, so that time and importance never grow by an outage.
     """
-    weights = {name: np.full(len(values[name]), weight) for name, weight in asked.items()}
+    weights: dict[str, Floats | float] = dict(asked)
     for missing, other in (("similarity", "keyword"), ("keyword", "similarity")):
         unsaid = np.isnan(values[missing])
         if unsaid.any():
@@ -117,7 +127,8 @@ def _explain(row: int, judged: Judged) -> dict[str, dict[str, Any]]:
     """
     explained: dict[str, dict[str, Any]] = {}
     for name, signal in SIGNALS.items():
-        value, weight = float(judged.values[name][row]), float(judged.weights[name][row])
+        value, weight = float(judged.values[name][row]), judged.weights[name]
+        weight = weight if isinstance(weight, float) else float(weight[row])
         known = None if np.isnan(value) else value
         explained[name] = {"value": known, "weight": weight, "contribution": (known or 0.0) * weight, "arm": signal.arm}
     plain = float(judged.similarity[row])

@@ -4,9 +4,10 @@ Invariant: for the same rows and query it measures what the SELECT of candidates
 Resident is replaced and never changed, but for the access counts of its memories.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.memory import as_json
 from app.recall.candidates import Asked, Ids, limits_sources
-from app.recall.query import Candidates, Query
+from app.recall.query import Candidates, Query, row_before
 from app.recall.signals import Floats
 
 Stamp = tuple[datetime, int]
@@ -27,7 +28,7 @@ ROW_BYTES = 3_000  # what Python needs for one memory beside its text and its nu
 _COLUMNS = ("created_at", "happened_at", "importance", "word_count", "expires_at", "valid_from", "valid_to")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resident:
     """The active memories of one subject in order of time, as the database had them at `stamp` (None: never stamped).
 
@@ -58,6 +59,26 @@ class Resident:
     def __len__(self) -> int:
         return len(self.memories)
 
+    @cached_property
+    def everything(self) -> NDArray[np.bool_]:
+        """True for each row."""
+        return np.ones(len(self), np.bool_)
+
+    @cached_property
+    def before(self) -> NDArray[np.intp]:
+        """Of each row that of the memory before in its session; the number of rows if there is none."""
+        return row_before(self.session)
+
+    @cached_property
+    def blind(self) -> bool:
+        """Whether a row has no vector."""
+        return not self.seen.all()
+
+    @cached_property
+    def split(self) -> bool:
+        """Whether a row has several windows."""
+        return not self.single.all()
+
     def shares_numbers(self, stamp: Stamp | None) -> bool:
         """Whether a stamp is of the same start of the server as this, so that equal numbers mean the same."""
         return (self.stamp and self.stamp[0]) == (stamp and stamp[0])
@@ -85,7 +106,7 @@ class Resident:
             stamp=stamp,
             memories=memories,
             by_id={memory["id"]: memory for memory in memories},
-            ids=np.frombuffer(b"".join(memory["id"].bytes for memory in memories), ">u8").reshape(-1, 2).astype("u8"),
+            ids=np.frombuffer(b"".join(memory["id"].bytes for memory in memories), ">u8").reshape(-1, 2),
             marks=marks,
             numbers={name: _COLUMN_OF[name](rows) for name in _COLUMNS},
             session=np.array([_number(row["session_id"], numbers) for row in rows], np.int64),
@@ -171,109 +192,140 @@ class Resident:
             there &= np.array([memory["agent_id"] in (None, query.agent_id) for memory in self.memories], np.bool_)
         return np.flatnonzero(there)
 
-    def likeness(self, asked: Asked) -> NDArray[np.float32]:
-        """(rows, vectors of the query): cosine, of the nearest window for the whole query; NaN without a vector."""
-        queries = np.stack(list(asked.vectors.values()), axis=1).astype(np.float16).astype(np.float32)  # as SQL gets it
-        if asked.small_talk is None:
-            queries /= np.linalg.norm(queries, axis=0)
-        else:  # a mean, whose length says something
-            queries[:, :-1] /= np.linalg.norm(queries[:, :-1], axis=0)
-        alike: NDArray[np.float32] = self.vectors @ queries
-        if len(self.windows):
-            np.maximum.at(alike[:, 0], self.window_rows, self.windows @ queries[:, 0])
-        if not self.seen.all():
-            alike[~self.seen] = np.nan
-        return alike
+    def commonness(self, small_talk: NDArray[np.float32]) -> Floats:
+        """The product of each row with the mean vector of small talk; NaN without a vector."""
+        mean, common = self.__dict__.get("_commonness", (None, None))
+        if mean is not small_talk:  # it is the same in every search
+            common = self._seen(self.vectors @ _as_half(small_talk))
+            self.__dict__["_commonness"] = small_talk, common
+        return np.asarray(common)
 
-    def frequencies(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """(rows, ids): how often each term occurs."""
+    def likeness(self, vector: NDArray[np.float32], *, windows: bool = False) -> Floats:
+        """The cosine of each row, with `windows` that of its nearest one; NaN without a vector."""
+        asked = _as_half(vector)
+        asked /= np.sqrt(asked @ asked)
+        alike = self.vectors @ asked
+        if windows and len(self.windows):
+            np.maximum.at(alike, self.window_rows, self.windows @ asked)
+        return self._seen(alike)
+
+    def comparable(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """The unit vectors of rows; zeros for texts of several windows and without a vector."""
+        vectors = self.vectors[rows]
+        return vectors * self.single[rows, None] if self.split else vectors
+
+    def _seen(self, alike: NDArray[np.float32]) -> Floats:
+        if self.blind:
+            alike[~self.seen] = np.nan
+        return alike.astype(np.float64)
+
+    def frequencies(self, ids: Sequence[int], words: int) -> Floats:
+        """(rows, ids): how often each of the first `words` terms occurs, and of the others whether they do."""
         asked = np.array(ids, np.int32)
         first, end = self.terms.searchsorted(asked), self.terms.searchsorted(asked, "right")
         counts = end - first
-        found = np.zeros((len(self), len(asked)), np.float32)
-        total = int(counts.sum())
-        if total:
-            before = counts.cumsum() - counts
-            places = np.arange(total) + np.repeat(first - before, counts)
-            found[self.term_rows[places], np.repeat(np.arange(len(asked)), counts)] = self.term_counts[places]
+        found = np.zeros((len(self), len(asked)))
+        if total := int(counts.sum()):
+            terms = np.arange(len(asked)).repeat(counts)
+            places = np.arange(total) + (first - (counts.cumsum() - counts)).repeat(counts)
+            found[self.term_rows[places], terms] = np.where(terms < words, self.term_counts[places], 1)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Candidates out of residents, and whence each of them comes: the resident and the row in it."""
+    """Candidates out of residents, and whence each of them comes: the resident and the row in it.
+
+    Without these two, candidates are all rows of the one resident as they stand.
+    """
 
     candidates: Candidates
     residents: Sequence[Resident]
-    whose: NDArray[np.intp]
-    rows: NDArray[np.intp]
+    whose: NDArray[np.intp] | None = None
+    rows: NDArray[np.intp] | None = None
 
-    def memory(self, candidate: int) -> dict[str, Any]:
+    def told(self, candidate: int) -> tuple[dict[str, Any], UUID]:
+        """The memory and its subject."""
+        if self.whose is None or self.rows is None:
+            return self.residents[0].memories[candidate], self.residents[0].subject_id
         resident = self.residents[int(self.whose[candidate])]
-        return resident.memories[int(self.rows[candidate])]
-
-    def subject_id(self, candidate: int) -> UUID:
-        resident = self.residents[int(self.whose[candidate])]
-        return resident.subject_id
+        return resident.memories[int(self.rows[candidate])], resident.subject_id
 
     def vectors(self, candidates: Sequence[int]) -> NDArray[np.float32]:
         """Unit vectors to compare memories with each other; zeros for texts of several windows and without a vector."""
+        if self.whose is None or self.rows is None:
+            return self.residents[0].comparable(np.array(candidates, np.intp))
         rows, whose = self.rows[candidates], self.whose[candidates]
         found = np.zeros((len(rows), self.residents[0].vectors.shape[1]), np.float32)
         for number, resident in enumerate(self.residents):
             own = whose == number
-            found[own] = resident.vectors[rows[own]] * resident.single[rows[own], None]
+            found[own] = resident.comparable(rows[own])
         return found
 
 
 def measure(residents: Sequence[Resident], query: Query, asked: Asked, *, at: float) -> Measured:
     """The candidates of a query in the memories of its subjects, in order of time; at least one resident."""
     residents = [resident for resident in residents if len(resident)] or residents[:1]  # mostly nothing is shared
+    if len(residents) == 1 and residents[0].always:
+        [resident] = residents
+        return Measured(
+            _candidates(lambda of: of(resident), query, asked, before=resident.before, everything=resident.everything),
+            residents,
+        )
     parts = [resident.candidates(query, at) for resident in residents]
     whose = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     rows = np.concatenate(parts)
+
+    def gathered(of: Column) -> NDArray[Any]:
+        return np.concatenate([of(resident)[part] for resident, part in zip(residents, parts, strict=True)])
+
+    order = np.arange(len(rows))
     if len(parts) > 1:
-        ids = np.concatenate([resident.ids[part] for resident, part in zip(residents, parts, strict=True)])
-        happened = _gathered(residents, parts, lambda resident: resident.numbers["happened_at"])
+        ids, happened = gathered(lambda resident: resident.ids), gathered(_numbers("happened_at"))
         order = np.lexsort((ids[:, 1], ids[:, 0], happened))
-        whose, rows = whose[order], rows[order]
-    else:
-        order = None
-
-    def column(of: Any) -> NDArray[Any]:
-        gathered = _gathered(residents, parts, of)
-        return gathered if order is None else gathered[order]
-
-    words, grams = asked.keywords.word_ids, asked.keywords.gram_ids
-    frequency = column(lambda resident: resident.frequencies((*words, *grams)))
-    alike = column(lambda resident: resident.likeness(asked)).astype(np.float64) if asked.vectors else None
-    questions = len(asked.questions)
-    numbers = {name: column(lambda resident, name=name: resident.numbers[name]) for name in _COLUMNS[:4]}
-    return Measured(
-        Candidates(
-            ids=Ids(column(lambda resident: resident.ids).astype(">u8")),
-            cosine=np.full(len(rows), np.nan) if alike is None else alike[:, 0],
-            words=frequency[:, : len(words)],
-            grams=np.minimum(frequency[:, len(words) :], 1),
-            session=column(lambda resident: resident.session),
-            matching=np.ones(len(rows), np.bool_),
-            commonness=None if alike is None or asked.small_talk is None else alike[:, -1],
-            question_cosine=None if alike is None or not questions else alike[:, 1 : 1 + questions],
-            source=column(lambda resident: resident.source) if limits_sources(query) else None,
-            **numbers,
-        ),
-        residents,
-        whose,
-        rows,
-    )
+    before = row_before(gathered(lambda resident: resident.session)[order])
+    everything = np.ones(len(rows), np.bool_)
+    found = _candidates(lambda of: gathered(of)[order], query, asked, before=before, everything=everything)
+    return Measured(found, residents, whose[order], rows[order])
 
 
-def _gathered(residents: Sequence[Resident], parts: Sequence[NDArray[np.intp]], of: Any) -> NDArray[Any]:
-    if len(parts) == 1:
-        [resident], [part] = residents, parts
-        column: NDArray[Any] = of(resident)
-        return column if len(part) == len(column) else column[part]
-    return np.concatenate([of(resident)[part] for resident, part in zip(residents, parts, strict=True)])
+Column = Callable[[Resident], NDArray[Any]]
+
+
+def _candidates(
+    column: Callable[[Column], NDArray[Any]], query: Query, asked: Asked, *, before: NDArray[np.intp],
+    everything: NDArray[np.bool_],
+) -> Candidates:  # fmt: skip
+    """Candidates of which `column` gives each column."""
+    keywords, vector, small_talk = asked.keywords, asked.vector, asked.small_talk
+    terms, words = (*keywords.word_ids, *keywords.gram_ids), len(keywords.word_ids)
+    singly = [column(lambda resident, each=each: resident.likeness(each)) for each in asked.questions]  # type: ignore[misc]
+    return Candidates(
+        ids=Ids(column(lambda resident: resident.ids)),
+        cosine=np.full(len(before), np.nan) if vector is None
+        else column(lambda resident: resident.likeness(vector, windows=True)),
+        frequency=column(lambda resident: resident.frequencies(terms, words)),
+        words=words,
+        word_count=column(_numbers("word_count")),
+        created_at=column(_numbers("created_at")),
+        happened_at=column(_numbers("happened_at")),
+        importance=column(_numbers("importance")),
+        before=before,
+        matching=everything,
+        commonness=None if vector is None or small_talk is None
+        else column(lambda resident: resident.commonness(small_talk)),
+        question_cosine=None if vector is None or not singly else np.stack(singly, axis=1),
+        source=column(lambda resident: resident.source) if limits_sources(query) else None,
+    )  # fmt: skip
+
+
+def _numbers(name: str) -> Column:
+    return lambda resident: resident.numbers[name]
+
+
+def _as_half(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """As SQL gets it."""
+    return vector.astype(np.float16).astype(np.float32)
 
 
 def _seconds(moments: Iterable[datetime | None], without: float) -> Floats:

@@ -36,6 +36,7 @@ USAGE_SECONDS = 30.0  # after which access counts are read again: other processe
 ROWS_A_STATEMENT = 500
 STAMPS_A_STATEMENT = 500
 NO_FILTERS = Filters()
+_HELD, _BUSY = (telemetry.SEARCH_RESIDENT.labels(outcome) for outcome in ("held", "busy"))
 
 
 class Stamps:
@@ -45,6 +46,8 @@ class Stamps:
         self._database = database
         self._waiting: dict[Place, list[asyncio.Future[Stamp | None]]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._checks: list[tuple[asyncio.Future[bool], list[tuple[UUID, UUID, Stamp | None]]]] = []
+        self._checking: asyncio.Task[None] | None = None
 
     async def of(self, tenant_id: UUID, subject_ids: Sequence[UUID]) -> list[Stamp | None]:
         """The stamps of subjects (None: none yet), read after this call began. Raises what the database raises."""
@@ -56,10 +59,37 @@ class Stamps:
             self._task = loop.create_task(self._read())
         return [await future for future in futures]
 
+    def check(self, tenant_id: UUID, residents: Sequence[Resident]) -> "asyncio.Future[bool]":
+        """Whether all of these are certainly what the database has, asked after this call began.
+
+        False says only that one of those may have changed that were asked about together. The future may hold what the
+        database raises.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self._checks.append((future, [(tenant_id, one.subject_id, one.stamp) for one in residents]))
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().create_task(self._check())
+        return future
+
     async def close(self) -> None:
         """Wait for the reading that goes on."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if tasks := [task for task in (self._task, self._checking) if task is not None]:
+            await asyncio.wait(tasks)
+
+    async def _check(self) -> None:
+        while self._checks:
+            taken, self._checks = self._checks, []
+            try:
+                asked = list({one for _, each in taken for one in each})
+                counts = [
+                    await self._database.count(_unchanged(asked[start : start + STAMPS_A_STATEMENT]))
+                    for start in range(0, len(asked), STAMPS_A_STATEMENT)
+                ]
+                for future in (future for future, _ in taken if not future.done()):  # its search may have been given up
+                    future.set_result(sum(counts) == len(asked))
+            except Exception as error:
+                for future in (future for future, _ in taken if not future.done()):
+                    future.set_exception(error)
 
     async def _read(self) -> None:
         while self._waiting:
@@ -80,6 +110,17 @@ class Stamps:
                     future.set_exception(error)
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Subjects as they are held, and whether these are certainly what the database has, asked after the question came.
+
+    Awaiting it raises what the database raises.
+    """
+
+    residents: list[Resident]
+    unchanged: asyncio.Future[bool]
+
+
 @dataclass(slots=True)
 class _Held:
     resident: Resident
@@ -98,6 +139,32 @@ class Residents:
         self._loading: set[_Key] = set()
         self._asked: OrderedDict[_Key, tuple[int, float]] = OrderedDict()
 
+    def claim(self, query: Query) -> Claim | None:
+        """The subjects of a query as they are held, while the database is asked whether they changed.
+
+        None if they are not held: then ask of(), as if they changed.
+        """
+        if not self._held or not answerable(query):
+            return None
+        keys, moment = _keys(query), monotonic()
+        held = [self._held.get(key) for key in keys]
+        residents = [one.resident for one in held if one is not None and one.usage_until > moment]
+        if len(residents) < len(keys):
+            return None
+        for key in keys:
+            self._held.move_to_end(key)
+        unchanged = self.stamps.check(query.tenant_id, residents)
+        unchanged.add_done_callback(self._note)
+        return Claim(residents, unchanged)
+
+    def _note(self, checked: "asyncio.Future[bool]") -> None:
+        if checked.cancelled():
+            return
+        if isinstance(checked.exception(), DatabaseUnavailable):
+            self.clear()
+        elif checked.exception() is None and checked.result():
+            _HELD.inc()
+
     async def of(self, query: Query) -> list[Resident] | None:
         """The subjects of a query as the database has them now, or None: then SQL answers.
 
@@ -105,9 +172,7 @@ class Residents:
         """
         if not self._config.resident_mb or not answerable(query):
             return None
-        keys: list[_Key] = [] if query.user_id is None else [(query.tenant_id, query.user_id)]
-        if query.include_shared or query.user_id is None:
-            keys.append((query.tenant_id, None))
+        keys = _keys(query)
         try:
             wanted = [self._is_wanted(key) for key in keys]
             if not all(wanted):
@@ -120,18 +185,18 @@ class Residents:
             self.clear()  # another server may answer next, whose stamps tell nothing about these
             raise
         found = [one for one in fresh if one is not None]
-        telemetry.SEARCH_RESIDENT.labels("held" if len(found) == len(keys) else "busy").inc()
+        (_HELD if len(found) == len(keys) else _BUSY).inc()
         return found if len(found) == len(keys) else None
 
     def used(self, written: Written) -> None:
         """Count hits that were written to the database on what is held."""
         by_place = {(key[0], held.resident.subject_id): held.resident for key, held in self._held.items()}
-        for (tenant_id, subject_id, memory_id), (count, moment) in written.items():
-            resident = by_place.get((tenant_id, subject_id))
-            memory = None if resident is None else resident.by_id.get(memory_id)
-            if memory is not None:
-                memory["access_count"] += count
-                memory["last_accessed_at"] = max(memory["last_accessed_at"] or moment, moment)
+        for place, counts in written.items():
+            if (resident := by_place.get(place)) is not None:
+                for memory_id, (count, moment) in counts.items():
+                    if (memory := resident.by_id.get(memory_id)) is not None:
+                        memory["access_count"] += count
+                        memory["last_accessed_at"] = max(memory["last_accessed_at"] or moment, moment)
 
     def clear(self) -> None:
         """Hold nothing any more."""
@@ -228,6 +293,13 @@ class Residents:
         return rows
 
 
+def _keys(query: Query) -> list[_Key]:
+    keys: list[_Key] = [] if query.user_id is None else [(query.tenant_id, query.user_id)]
+    if query.include_shared or query.user_id is None:
+        keys.append((query.tenant_id, None))
+    return keys
+
+
 def answerable(query: Query) -> bool:
     """Whether what is held is enough: the active memories of this moment, by no filter."""
     return (
@@ -259,6 +331,23 @@ _STAMPS = sql("""
     FROM unnest(cast(:tenants AS uuid[]), cast(:subjects AS uuid[])) AS asked (tenant_id, subject_id)
     JOIN subject_stamps s ON s.tenant_id = asked.tenant_id AND s.subject_id = asked.subject_id
 """)
+
+
+def _unchanged(asked: Sequence[tuple[UUID, UUID, Stamp | None]]) -> str:
+    """A SELECT that finds as many rows as there are subjects with the stamp that is known of them."""
+    tenants = ",".join([f"{tenant_id.int:032x}" for tenant_id, _, _ in asked])
+    subjects = ",".join([f"{subject_id.int:032x}" for _, subject_id, _ in asked])
+    numbers = ",".join(["NULL" if stamp is None else f"{stamp[1]:d}" for _, _, stamp in asked])
+    servers = ",".join(["NULL" if stamp is None else f'"{stamp[0].isoformat()}"' for _, _, stamp in asked])
+    return f"""
+        SELECT FROM unnest('{{{tenants}}}'::uuid[], '{{{subjects}}}'::uuid[], '{{{numbers}}}'::bigint[],
+                           '{{{servers}}}'::timestamptz[]) AS asked (tenant_id, subject_id, stamp, server)
+        LEFT JOIN subject_stamps s ON s.tenant_id = asked.tenant_id AND s.subject_id = asked.subject_id
+        WHERE s.stamp IS NOT DISTINCT FROM asked.stamp
+          AND (asked.stamp IS NULL OR asked.server = pg_postmaster_start_time())
+    """
+
+
 # xmin is what a row changes with, whoever changes it: whatever was stored since has another one.
 _MARK = np.dtype([("id", "V16"), ("mark", ">u4")])
 _SUBJECT = sql("""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import is_
 from typing import Any
 from uuid import UUID
 
@@ -25,12 +26,12 @@ from app.recall.diversity import SHORTLIST, Choice, choose, most_per_source, red
 from app.recall.hydrate import fetch, texts_of_then, vectors_of
 from app.recall.large import LargeSubjects, find_in_large
 from app.recall.probe import RecallProbe
-from app.recall.query import Candidates, Hit, Query, RecallConfig, Recalled
+from app.recall.query import Absence, Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import Judged, judge
 from app.recall.replica import Replica
 from app.recall.rerank import Placed, Pool, explained, pool_size, pooled, rerank
 from app.recall.resident import Resident, measure
-from app.recall.residents import Residents
+from app.recall.residents import Claim, Residents
 from app.recall.signals import Circumstances, Floats, Statistics
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
@@ -82,33 +83,62 @@ class Recaller:
         degraded: list[str] = []
         at = query.as_of or now
         query = self._configured(query)
+        claim = None if why_not else self.residents.claim(query)
         asked = await self._ask(query, degraded)
+        verdicts: list[Absence] = []
+        if why_not or (hits := await self._from_memory(query, asked, claim, degraded, at=at, explain=explain)) is None:
+            hits, verdicts = await self._from_database(query, asked, why_not, degraded, at=at, explain=explain)
+        if query.as_of is None:  # to look back is not to use
+            self.usage.add(query.tenant_id, hits, now)
+            self.usage.wake(query.tenant_id, (hit.memory for hit in hits), now)
+        telemetry.SEARCH_RESULTS.observe(len(hits))
+        for reason in degraded:
+            telemetry.SEARCH_DEGRADED.labels(reason).inc()
+        return Recalled(hits, tuple(degraded), tuple(verdicts))
+
+    async def _from_memory(
+        self, query: Query, asked: Asked, claim: Claim | None, degraded: list[str], *, at: datetime, explain: bool
+    ) -> list[Hit] | None:
+        """The hits among what is held, judged while the database is asked whether it changed; None: SQL answers."""
+        found = None
+        if claim is not None:
+            for _ in range(2):
+                await asyncio.sleep(0)  # what is sent leaves between two turns of the event loop
+            found = self._remembered(claim.residents, query, asked, at=at, explain=explain)
         with telemetry.search_stage("resident"):
-            held = None if why_not else await self.residents.of(query)
-        if held is None:
-            asked = await self._look_in_the_cold(query, asked, at=at)
-            found = await self._read(query, asked, why_not, degraded, at=at)
-        else:
-            found = self._remembered(held, query, asked, degraded, at=at)
+            if claim is None or not await claim.unchanged:
+                fresh = await self.residents.of(query)
+                if fresh is None:
+                    return None
+                if claim is None or not all(map(is_, fresh, claim.residents)):
+                    found = self._remembered(fresh, query, asked, at=at, explain=explain)
+        if found is None:
+            return None
+        hits, pending = found
+        degraded += ["embedding_pending"] * pending
+        return hits
+
+    async def _from_database(
+        self, query: Query, asked: Asked, why_not: Sequence[UUID], degraded: list[str], *, at: datetime, explain: bool
+    ) -> tuple[list[Hit], list[Absence]]:
+        asked = await self._look_in_the_cold(query, asked, at=at)
+        found = await self._read(query, asked, why_not, degraded, at=at)
         choice, placed = found.choice, None
         if found.pool is not None:
             choice, placed = await self._rerank(query, found, found.pool, degraded)
         ids, told, judged = found.candidates.ids, found.told, found.judged
         ranked = judged.ranked(choice.chosen, explain=explain)
         ranked = ranked if placed is None else explained(ranked, placed)
-        hits = [Hit(told[ids[one.row]], one.score, one.signals) for one in ranked if ids[one.row] in told]
-        if query.as_of is None:  # to look back is not to use
-            shown = ((hit.memory["id"], hit.memory["kind"]) for hit in hits)
-            self.usage.add((((query.tenant_id, found.subjects[one], one), kind) for one, kind in shown), now)
-            self.usage.wake(query.tenant_id, (hit.memory for hit in hits), now)
-        telemetry.SEARCH_RESULTS.observe(len(hits))
-        for reason in degraded:
-            telemetry.SEARCH_DEGRADED.labels(reason).inc()
-        verdicts = [
+        shown = ((ids[one.row], one) for one in ranked)
+        hits = [
+            Hit(told[memory_id], found.subjects[memory_id], one.score, one.signals)
+            for memory_id, one in shown
+            if memory_id in told
+        ]
+        return hits, [
             explain_absence(memory_id, found.walls.get(memory_id), query, found.candidates, judged, choice, at=at)
             for memory_id in why_not
         ]
-        return Recalled(hits, tuple(degraded), tuple(verdicts))
 
     async def _read(
         self, query: Query, asked: Asked, why_not: Sequence[UUID], degraded: list[str], *, at: datetime
@@ -132,7 +162,8 @@ class Recaller:
     ) -> _Found:  # fmt: skip
         with telemetry.search_stage("database"):
             candidates, statistics = await self._find(transaction, query, asked, at)
-        judged = self._judge(candidates, query, asked, degraded, at, statistics)
+        judged, pending = self._judge(candidates, query, asked, at, statistics)
+        degraded += ["embedding_pending"] * pending
         with telemetry.search_stage("hydrate"):
             pool = None
             if query.rerank and len(judged.order):
@@ -150,33 +181,32 @@ class Recaller:
         return _Found(candidates, judged, choice, pool, told, subjects, walls)
 
     def _remembered(
-        self, held: Sequence[Resident], query: Query, asked: Asked, degraded: list[str], *, at: datetime
-    ) -> _Found:
-        """What _read finds, from subjects held in memory."""
+        self, held: Sequence[Resident], query: Query, asked: Asked, *, at: datetime, explain: bool
+    ) -> tuple[list[Hit], bool]:
+        """What SQL would find, from subjects held in memory; and whether some memories have no vector yet."""
         with telemetry.search_stage("measure"):
             measured = measure(held, query, asked, at=at.timestamp())
         candidates = measured.candidates
-        judged = self._judge(candidates, query, asked, degraded, at)
+        judged, pending = self._judge(candidates, query, asked, at)
         with telemetry.search_stage("hydrate"):
             most = most_per_source(query.max_share_per_source or 1.0, query.top_k)
             pool = pooled(candidates, judged, SHORTLIST * query.top_k, most)
             if query.diversity and len(pool.rows) > query.top_k:
-                vectors = measured.vectors(pool.rows)
-                pool = replace(pool, same=redundancy(vectors, self.generation.spec.pair_window))
-            choice = pool.choice(query)
-            told = {candidates.ids[row]: measured.memory(row) for row in choice.chosen}
-            subjects = {candidates.ids[row]: measured.subject_id(row) for row in choice.chosen}
-        return _Found(candidates, judged, choice, None, told, subjects, {})
+                window = self.generation.spec.pair_window
+                if redundancy(measured.vectors(pool.rows[: query.top_k]), window).any():  # else none gives way
+                    pool = replace(pool, same=redundancy(measured.vectors(pool.rows), window))
+            ranked = judged.ranked(pool.choice(query).chosen, explain=explain)
+            return [Hit(*measured.told(one.row), one.score, one.signals) for one in ranked], pending
 
     def _judge(
-        self, candidates: Candidates, query: Query, asked: Asked, degraded: list[str], at: datetime,
-        statistics: Statistics | None = None,
-    ) -> Judged:  # fmt: skip
+        self, candidates: Candidates, query: Query, asked: Asked, at: datetime, statistics: Statistics | None = None
+    ) -> tuple[Judged, bool]:
+        """The verdict, and whether some memories have no vector yet."""
         with telemetry.search_stage("ranking"):
-            if asked.vector is not None and np.isnan(candidates.cosine).any():
-                degraded.append("embedding_pending")
+            pending = asked.vector is not None and bool(np.isnan(candidates.cosine).any())
             window = self.generation.spec.query_window
-            return judge(candidates, query, Circumstances(window=window, now=at.timestamp(), statistics=statistics))
+            here = Circumstances(window=window, now=at.timestamp(), statistics=statistics)
+            return judge(candidates, query, here), pending
 
     def _configured(self, query: Query) -> Query:
         """The query with what it leaves to the configuration."""

@@ -7,6 +7,7 @@ say it. Constants were chosen on ten public sets (`mneme eval`); docs/decisions/
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -64,7 +65,12 @@ class Signal:
 def calibrated(cosine: Floats, window: tuple[float, float]) -> Floats:
     """Cosine on the scale of thresholds: 0 at the window's start (unrelated), 1 at its end (same); NaN stays."""
     low, high = window
-    return np.clip((cosine - low) / (high - low), 0.0, 1.0)
+    return _within_0_and_1((cosine - low) / (high - low))
+
+
+def _within_0_and_1(value: Floats) -> Floats:
+    # np.clip does the same through three functions in Python; with a few hundred rows these are what takes the time.
+    return np.maximum(np.minimum(value, 1.0, out=value), 0.0, out=value)
 
 
 def similarity(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
@@ -74,15 +80,16 @@ def similarity(candidates: Candidates, query: Query, circumstances: Circumstance
     """
     low, high = circumstances.window
     width = HEADROOM * (high - low)
-    excess = np.zeros(len(candidates))
+    excess: Floats | float = 0.0
     if candidates.commonness is not None:
-        said = ~np.isnan(candidates.commonness)
-        common = candidates.commonness[said]
-        excess[said] = (common - common.sum() / max(len(common), 1)) * (COMMONNESS_SHARE / width)
+        unsaid = np.isnan(candidates.commonness)
+        common = np.where(unsaid, 0.0, candidates.commonness)
+        mean = common.sum() / max(len(common) - np.count_nonzero(unsaid), 1)
+        excess = np.where(unsaid, 0.0, common - mean) * (COMMONNESS_SHARE / width)
 
     def distinct(cosine: Floats) -> Floats:
         plain = calibrated(cosine, (low, low + width))
-        return np.asarray(np.clip(plain - excess * np.sqrt(1 - plain), 0.0, 1.0) ** CONTRAST)
+        return _within_0_and_1(plain - excess * np.sqrt(1 - plain)) ** CONTRAST
 
     asked = candidates.question_cosine
     parts = [] if asked is None else [distinct(asked[:, column]) for column in range(asked.shape[1])]
@@ -93,13 +100,13 @@ def time(candidates: Candidates, query: Query, circumstances: Circumstances) -> 
     """exp(-decay · hours) by the clock of the query's TimeDecay, 1 for what is of this moment (or of the future)."""
     clocks = {"event": candidates.happened_at, "accessed": candidates.accessed_at}
     at = clocks.get(query.time_decay.clock)
-    hours = np.maximum(circumstances.now - (candidates.created_at if at is None else at), 0.0) / 3600
-    return np.exp(-query.time_decay.per_hour * hours)
+    seconds = np.maximum(circumstances.now - (candidates.created_at if at is None else at), 0.0)
+    return np.exp(seconds * (-query.time_decay.per_hour / 3600))
 
 
 def importance(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:  # noqa: ARG001
     """Importance 1..5 as 0..1."""
-    return np.clip((candidates.importance - 1) / 4, 0.0, 1.0)
+    return _within_0_and_1((candidates.importance - 1) / 4)
 
 
 def keyword(candidates: Candidates, query: Query, circumstances: Circumstances) -> Floats:
@@ -122,7 +129,7 @@ def keyword(candidates: Candidates, query: Query, circumstances: Circumstances) 
 
 
 def _columns_of_questions(text: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """For each of several questions in a text, its columns among those of the text's words and grams."""
+    """For each of several questions in a text, its columns: those of words, and those of grams."""
     asked = questions(text)
     if not asked:
         return []
@@ -134,7 +141,7 @@ def _columns_of_questions(text: str) -> list[tuple[NDArray[np.intp], NDArray[np.
             np.array([place[term] for term in terms if term in place], dtype=np.intp)
             for terms, place in zip((question.words, question.grams), places, strict=True)
         )
-        return words, grams
+        return words, grams + len(whole.words)
 
     return [columns(keyword_query(question)) for question in asked]
 
@@ -148,35 +155,32 @@ def _share_of_columns(candidates: Candidates, known: Statistics | None) -> Share
     BM25 after Robertson and Zaragoza 2009, scaled so that one mention in a memory of mean length is a full match; idf
     as in Lucene, log(1 + (n - df + ½) / (df + ½)): positive also when every memory has the term.
     """
-    frequency: Floats = np.concatenate((candidates.words, candidates.grams), axis=1, dtype=np.float64)
-    count, split = len(candidates), candidates.words.shape[1]
+    frequency, count, split = candidates.frequency, len(candidates), candidates.words
     if not frequency.shape[1]:
         return None
-    mean = known.mean_word_count if known else float(candidates.word_count.mean()) if count else 0.0
+    mean = known.mean_word_count if known else float(candidates.word_count.sum()) / max(count, 1)
     length = candidates.word_count / mean if mean else np.ones(count)
-    norm = TERM_SATURATION * (1 - LENGTH_PENALTY + LENGTH_PENALTY * length)[:, None]
-    matched = (frequency > 0).astype(np.float64)
+    norm = (length * (TERM_SATURATION * LENGTH_PENALTY) + TERM_SATURATION * (1 - LENGTH_PENALTY))[:, None]
     heard = frequency
-    if candidates.session.any():
-        kind = (np.arange(frequency.shape[1]) >= split).astype(np.intp)
-        own = matched @ np.eye(2)[kind] > 0  # a neighbour strengthens a match, it never makes one
-        padded = np.concatenate((BEFORE_SHARE * frequency, np.zeros((1, len(kind)))))
-        heard = frequency + padded.take(_before(candidates.session), axis=0) * own.take(kind, axis=1)
+    if count and (candidates.before < count).any():
+        kind, of_kind = _kinds(split, frequency.shape[1])
+        own = frequency @ of_kind > 0  # a neighbour strengthens a match, it never makes one
+        padded = np.concatenate((frequency * BEFORE_SHARE, np.zeros((1, len(kind)))))
+        heard = frequency + padded.take(candidates.before, axis=0) * own.take(kind, axis=1)
     saturation = heard / (heard + norm)
-    counted = np.concatenate((known.words, known.grams)) if known else np.ones(count) @ matched
+    counted = np.concatenate((known.words, known.grams)) if known else np.count_nonzero(frequency, axis=0)
     idf = _idf(counted, known.memories if known else count)
-    every = np.arange(split), np.arange(frequency.shape[1] - split)
+    every: tuple[Any, Any] = slice(0, split), slice(split, None)
 
     def share(columns: tuple[NDArray[np.intp], NDArray[np.intp]] | None) -> Floats:
-        words, grams = every if columns is None else columns
         weights, witnesses = np.zeros(len(idf)), 0.0
-        for weight, chosen in ((1 - GRAM_SHARE, words), (GRAM_SHARE, grams + split)):
+        for weight, chosen in zip((1 - GRAM_SHARE, GRAM_SHARE), columns or every, strict=True):
             mass = idf[chosen].sum()
             if mass > 0:
                 weights[chosen] = idf[chosen] * (weight / mass)
                 witnesses += weight
-        full = np.minimum(saturation @ weights * ((TERM_SATURATION + 1) / (witnesses or 1.0)), 1.0)
-        return np.asarray(1 - (1 - full) ** 2)
+        left = 1 - np.minimum(saturation @ (weights * ((TERM_SATURATION + 1) / (witnesses or 1.0))), 1.0)
+        return np.asarray(1 - left * left)
 
     return share
 
@@ -186,16 +190,11 @@ def _idf(counted: NDArray[Any], memories: int) -> Floats:
     return np.asarray(np.log1p((np.maximum(memories - counted, 0) + 0.5) / (counted + 0.5)))
 
 
-def _before(session: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Row of the memory before in the same session; the number of rows, one past the last, if there is none.
-
-    Rows come in order of time; session 0 means none.
-    """
-    order = np.argsort(session, kind="stable")
-    before = np.full(len(session), len(session))
-    same = (session[order][1:] == session[order][:-1]) & (session[order][1:] != 0)
-    before[order[1:][same]] = order[:-1][same]
-    return before
+@lru_cache(maxsize=1_024)
+def _kinds(words: int, terms: int) -> tuple[NDArray[np.intp], Floats]:
+    """Of each term its kind, 0 for words and 1 for grams; and the same as columns of 0 and 1, shape (terms, 2)."""
+    kind = (np.arange(terms) >= words).astype(np.intp)
+    return kind, np.eye(2)[kind]
 
 
 def _best_question(whole: Floats, parts: Sequence[Floats]) -> Floats:

@@ -16,14 +16,14 @@ from app import telemetry
 from app.cold import wake
 from app.database import Database, sql
 from app.errors import MnemeError
-from app.recall.query import RecallConfig
+from app.recall.query import Hit, RecallConfig
 
-Place = tuple[UUID, UUID, UUID]
-"""Tenant, subject and memory."""
-Shelf = tuple[UUID, UUID, str]
-"""Tenant, subject and kind: memories of one kind, of which a search finds some and leaves others."""
-Written = Mapping[Place, tuple[int, datetime]]
-"""How many hits, and the last."""
+Place = tuple[UUID, UUID]
+"""Tenant and subject."""
+Shelf = tuple[Place, str]
+"""A subject and a kind: memories of one kind, of which a search finds some and leaves others."""
+Written = Mapping[Place, Mapping[UUID, tuple[int, datetime]]]
+"""Of each subject's memories: how many hits, and the last."""
 
 MOST_IN_A_ROW: Final = 5
 """A memory hit in more searches in a row than these is noted, to be reinforced."""
@@ -43,25 +43,32 @@ class Hits:
 
 @dataclass(slots=True)
 class Waiting:
-    """What is not written yet: hits by place, and of each shelf the number of searches and the last."""
+    """What is not written yet: hits of memories by subject, and of each shelf the number of searches and the last."""
 
-    hits: dict[Place, Hits] = field(default_factory=dict)
+    hits: dict[Place, dict[UUID, Hits]] = field(default_factory=dict)
     searches: dict[Shelf, tuple[int, datetime]] = field(default_factory=dict)
+    count: int = 0
 
-    def add(self, hits: Iterable[tuple[Place, str]], now: datetime, most: int) -> int:
+    def add(self, tenant_id: UUID, hits: Iterable[Hit], now: datetime, most: int) -> int:
         """Note one search; returns how many hits found no room."""
-        dropped, numbers = 0, dict[Shelf, int]()
-        for place, kind in hits:
-            shelf = (place[0], place[1], kind)
-            if shelf not in numbers:
-                numbers[shelf] = self.searches.get(shelf, (0, now))[0] + 1
-                self.searches[shelf] = numbers[shelf], now
-            number, seen = numbers[shelf], self.hits.get(place)
-            if seen is None:
-                if len(self.hits) >= most:
+        dropped, places = 0, dict[UUID, tuple[dict[UUID, Hits], dict[str, tuple[Shelf, int]]]]()
+        for hit in hits:
+            memory, subject_id = hit.memory, hit.subject_id
+            if (place := places.get(subject_id)) is None:
+                place = places[subject_id] = self.hits.setdefault((tenant_id, subject_id), {}), {}
+            known, shelves = place
+            memory_id, kind = memory["id"], memory["kind"]
+            if (entry := shelves.get(kind)) is None:
+                shelf = (tenant_id, subject_id), kind
+                entry = shelves[kind] = shelf, self.searches.get(shelf, (0, now))[0] + 1
+                self.searches[shelf] = entry[1], now
+            shelf, number = entry
+            if (seen := known.get(memory_id)) is None:
+                if self.count >= most:
                     dropped += 1
                 else:
-                    self.hits[place] = Hits(shelf, 1, now, 1, number)
+                    known[memory_id] = Hits(shelf, 1, now, 1, number)
+                    self.count += 1
             elif seen.number < number:
                 seen.row = seen.row + 1 if seen.number == number - 1 else 1
                 seen.count, seen.last, seen.number = seen.count + 1, now, number
@@ -69,15 +76,18 @@ class Waiting:
 
     def followed_by(self, later: "Waiting") -> None:
         """Add what came after."""
-        for place, hits in later.hits.items():
-            before = self.searches.get(hits.shelf, (0, hits.last))[0]
-            seen = self.hits.get(place)
-            if seen is not None:
-                if hits.row == hits.number and seen.number == before:
-                    hits.row += seen.row
-                hits.count += seen.count
-            hits.number += before
-            self.hits[place] = hits
+        for place, memories in later.hits.items():
+            known = self.hits.setdefault(place, {})
+            for memory_id, hits in memories.items():
+                before = self.searches.get(hits.shelf, (0, hits.last))[0]
+                if (seen := known.get(memory_id)) is not None:
+                    if hits.row == hits.number and seen.number == before:
+                        hits.row += seen.row
+                    hits.count += seen.count
+                else:
+                    self.count += 1
+                hits.number += before
+                known[memory_id] = hits
         for shelf, (number, last) in later.searches.items():
             self.searches[shelf] = self.searches.get(shelf, (0, last))[0] + number, last
 
@@ -91,9 +101,9 @@ class UsageBuffer:
         self._cold: dict[UUID, dict[UUID, datetime]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, hits: Iterable[tuple[Place, str]], now: datetime) -> None:
-        """Note the hits of one search, each with its kind."""
-        if dropped := self._waiting.add(hits, now, self._config.usage_buffer_size):
+    def add(self, tenant_id: UUID, hits: Iterable[Hit], now: datetime) -> None:
+        """Note the hits of one search."""
+        if dropped := self._waiting.add(tenant_id, hits, now, self._config.usage_buffer_size):
             telemetry.USAGE_HITS.labels("dropped").inc(dropped)
 
     def wake(self, tenant_id: UUID, memories: Iterable[Mapping[str, Any]], now: datetime) -> None:
@@ -117,7 +127,7 @@ class UsageBuffer:
         """Write all that is waiting; what cannot be written, whatever the reason, waits for the next time."""
         await self._flush_cold()
         taken, self._waiting = self._waiting, Waiting()
-        if not taken.hits:
+        if not taken.count:
             return
         try:
             async with self._database.work() as transaction:
@@ -128,8 +138,13 @@ class UsageBuffer:
             if not isinstance(error, MnemeError):  # nobody else hears of it: a task that raised would only be gone
                 telemetry.log().error("usage_not_written", **telemetry.frames(error))
         else:
-            self._written({place: (hits.count, hits.last) for place, hits in taken.hits.items()})
-            telemetry.USAGE_HITS.labels("flushed").inc(sum(hits.count for hits in taken.hits.values()))
+            counts = {
+                place: {memory_id: (hits.count, hits.last) for memory_id, hits in memories.items()}
+                for place, memories in taken.hits.items()
+            }
+            self._written(counts)
+            hits = sum(count for memories in counts.values() for count, _ in memories.values())
+            telemetry.USAGE_HITS.labels("flushed").inc(hits)
 
     async def _flush_cold(self) -> None:
         taken, self._cold = self._cold, {}
@@ -147,13 +162,14 @@ class UsageBuffer:
 
 
 def _columns(waiting: Waiting) -> dict[str, object]:
-    places, hits = list(waiting.hits), list(waiting.hits.values())
+    each = [(place, *found) for place, memories in waiting.hits.items() for found in memories.items()]
+    hits = [one for _, _, one in each]
     totals = [waiting.searches[one.shelf][0] for one in hits]
     return {
-        "tenants": [place[0] for place in places],
-        "subjects": [place[1] for place in places],
-        "memories": [place[2] for place in places],
-        "kinds": [one.shelf[2] for one in hits],
+        "tenants": [place[0] for place, _, _ in each],
+        "subjects": [place[1] for place, _, _ in each],
+        "memories": [memory_id for _, memory_id, _ in each],
+        "kinds": [one.shelf[1] for one in hits],
         "counts": [one.count for one in hits],
         "times": [one.last for one in hits],
         # In a row up to the last search; and whether the row began before the first of these searches.

@@ -35,14 +35,18 @@ def candidates_for(texts: Sequence[str], asked: str, cosine: NDArray[np.float64]
     return Candidates(
         ids=[UUID(int=n) for n in range(count)],
         cosine=np.full(count, 0.8) if cosine is None else cosine,
-        words=np.array([[min(3, f[w]) for w in query.words] for f in frequency], dtype=np.float32).reshape(count, -1)
-        if count else np.zeros((0, len(query.words)), dtype=np.float32),
-        grams=np.array([[g in p for g in query.grams] for p in present], dtype=np.float32).reshape(count, -1)
-        if count else np.zeros((0, len(query.grams)), dtype=np.float32),
+        frequency=np.array(
+            [
+                [*(min(3, f[w]) for w in query.words), *(g in p for g in query.grams)]
+                for f, p in zip(frequency, present, strict=True)
+            ],
+            dtype=np.float64,
+        ).reshape(count, len(query.words) + len(query.grams)),
+        words=len(query.words),
         word_count=np.array([f.total() for f in frequency], dtype=np.float64),
         created_at=np.full(count, NOW),
         happened_at=np.full(count, NOW),
         importance=np.full(count, 3.0),
-        session=np.zeros(count, dtype=np.int64),
+        before=np.full(count, count),
         matching=np.ones(count, dtype=np.bool_),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.language import keyword_query
+from app.recall.query import row_before
 from app.recall.signals import SIGNALS, Circumstances, Statistics, calibrated, keyword, similarity, time
 from tests.recall.candidates import HERE, NOW, asking, candidates_for
 
@@ -40,7 +41,7 @@ def test_every_signal_stays_in_its_range(name: str, asked: str, seed: int, pendi
         created_at=NOW + draw.uniform(-1e9, 1e5, len(TEXTS)),
         commonness=draw.uniform(-1, 1, len(TEXTS)),
         question_cosine=draw.uniform(-1, 1, (len(TEXTS), 2)),
-        session=draw.integers(0, 3, len(TEXTS)),
+        before=row_before(draw.integers(0, 3, len(TEXTS))),
     )
     if pending:
         candidates.cosine[2] = math.nan
@@ -105,7 +106,7 @@ def test_a_matching_row_hears_the_turn_before_in_its_session_only() -> None:
     texts = ["你喜欢什么水果", "我喜欢芒果", "芒果", "今天天气真好"]
     asked = "喜欢水果 芒果"
     apart = keyword(candidates_for(texts, asked), asking(asked), HERE)
-    together = replace(candidates_for(texts, asked), session=np.array([7, 7, 0, 7]))
+    together = replace(candidates_for(texts, asked), before=row_before(np.array([7, 7, 0, 7])))
     heard = keyword(together, asking(asked), HERE)
     assert heard[1] > apart[1]
     assert heard[[0, 2, 3]].tolist() == apart[[0, 2, 3]].tolist()  # first turn; no session; no match of its own
