@@ -222,7 +222,8 @@ class Database:
         It has a connection of its own, for one call at a time: to get one from the pool takes longer than to count.
         Raises what a transaction raises.
         """
-        packet = f"{self._opening}SET LOCAL ROLE {WORKER_ROLE}; {select}"  # several statements in one message are one transaction
+        # Several statements in one message are one transaction.
+        packet = f"{self._opening}SET LOCAL ROLE {WORKER_ROLE}; {select}"
         try:
             try:
                 done = await (self._counting or await self._own()).execute(packet)
