@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.database import sql
 from app.forget import erase_subject, place_hold
-from app.recall import RecallConfig, UsageBuffer
+from app.recall import Hit, RecallConfig, UsageBuffer
 from tests.forget.conftest import NOON, Store
 
 
@@ -48,7 +48,11 @@ async def test_hits_that_are_written_after_the_erasure_leave_nothing(store: Stor
     memory_id = await store.add()
     subject_id = await subject_of(store, "lin")
     for number in range(7):
-        usage.add([((store.tenant_id, subject_id, memory_id), "profile")], NOON + timedelta(minutes=number))
+        usage.add(
+            store.tenant_id,
+            [Hit({"id": memory_id, "kind": "profile"}, subject_id, 0.5)],
+            NOON + timedelta(minutes=number),
+        )
     await erase_subject(store.database, store.caller, "lin", now=NOON)
     await usage.flush()
     for table in ("kind_searches", "reinforcement_queue", "memory_usage", "subjects"):

@@ -1,5 +1,6 @@
 """What is hit again and again gains, within a bound; counting hits touches no index (a look into pg_stat)."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import pytest
 from app.database import sql
 from app.forget import reinforce
 from app.kinds import KINDS
-from app.recall import RecallConfig, UsageBuffer
+from app.recall import Hit, RecallConfig, UsageBuffer
 from app.recall import usage as usage_buffer
 from app.recall.usage import Waiting
 from tests.forget.conftest import NOON, Store
@@ -21,10 +22,14 @@ def usage(store: Store) -> UsageBuffer:
     return UsageBuffer(store.database, RecallConfig(), lambda _: None)
 
 
+def found(subject_id: UUID, ids: Sequence[UUID], kind: str = HISTORY) -> list[Hit]:
+    return [Hit({"id": memory_id, "kind": kind}, subject_id, 0.5) for memory_id in ids]
+
+
 async def search(store: Store, usage: UsageBuffer, *hits: UUID, kind: str = HISTORY, at: datetime = NOON) -> None:
     """A search that finds these; written down at once, as if by a process of its own."""
     subject_id = await _subject_of(store, hits[0])
-    usage.add([((store.tenant_id, subject_id, memory_id), kind) for memory_id in hits], at)
+    usage.add(store.tenant_id, found(subject_id, hits, kind), at)
     await usage.flush()
 
 
@@ -61,7 +66,7 @@ async def test_rows_are_the_same_however_often_they_are_written(
     subject_id = await _subject_of(store, one)
     searches = [(one,), (one, other), (other,), (one, other), (one, other), (one, other), (one, other)]
     for number, hits in enumerate(searches):
-        usage.add([((store.tenant_id, subject_id, memory_id), HISTORY) for memory_id in hits], minutes(number))
+        usage.add(store.tenant_id, found(subject_id, hits), minutes(number))
         if number in flushes:
             await usage.flush()
     await usage.flush()
@@ -72,9 +77,9 @@ def test_what_could_not_be_written_is_joined_with_what_came_after() -> None:
     whole, parts = Waiting(), [Waiting(), Waiting()]
     ids = [UUID(int=number) for number in range(1, 4)]
     for number in range(8):
-        hits = [((UUID(int=9), UUID(int=8), one), HISTORY) for one in ids if number % one.int == 0 or number > 4]
-        whole.add(hits, minutes(number), 100)
-        parts[number > 3].add(hits, minutes(number), 100)
+        hits = found(UUID(int=8), [one for one in ids if number % one.int == 0 or number > 4])
+        whole.add(UUID(int=9), hits, minutes(number), 100)
+        parts[number > 3].add(UUID(int=9), hits, minutes(number), 100)
     parts[0].followed_by(parts[1])
     assert parts[0] == whole
 
@@ -130,7 +135,7 @@ async def test_writing_hits_touches_no_vector_and_no_index(store: Store) -> None
     subject_id = await _subject_of(store, ids[0])
     waiting = Waiting()
     for number in range(7):
-        waiting.add([((store.tenant_id, subject_id, one), HISTORY) for one in ids], minutes(number), 100)
+        waiting.add(store.tenant_id, found(subject_id, ids), minutes(number), 100)
     done = sql("""
         SELECT relname, n_tup_ins, n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables
         WHERE relname IN ('memories', 'memory_usage', 'reinforcement_queue')
