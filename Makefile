@@ -8,7 +8,7 @@ WORKERS ?= 2
 SQUAWK_EXCLUDED := --exclude=prefer-bigint-over-int,prefer-bigint-over-smallint,prefer-text-field
 
 .DEFAULT_GOAL := help
-.PHONY: help run test faults check format eval eval-dedup eval-conflict bench settings clean distclean
+.PHONY: help run test faults soak check format eval eval-dedup eval-conflict bench settings clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: $(VENV)/.installed-dev ## Run all tests (real PostgreSQL, real HTTP, real 
 
 faults: $(VENV)/.installed-dev ## Break things on purpose, and see that nothing is lost and all of it heals: a few minutes.
 	@$(BIN)/python -m pytest -m '' --durations=15 tests/faults $(ARGS)
+
+soak: $(VENV)/.installed-dev ## 15 minutes of mixed load; memory, descriptors, threads, connections stay flat: make soak ARGS="--minutes 60".
+	@$(BIN)/python -m tests.operations.soak $(ARGS)
 
 check: $(VENV)/.installed-dev ## Format, lint, types, import floors, migrations' SQL, house limits: seconds.
 	@$(BIN)/ruff format --check .

@@ -19,7 +19,15 @@ from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from app import telemetry
 from app.connections import DatabaseConfig, make_engine, opening
-from app.errors import DatabaseUnavailable, DeadlineExceeded, MnemeError, PoolExhausted, StartupRefused, StorageFull
+from app.errors import (
+    DatabaseUnavailable,
+    DeadlineExceeded,
+    MnemeError,
+    PoolExhausted,
+    StartupRefused,
+    StorageDamaged,
+    StorageFull,
+)
 
 APP_ROLE = "mneme_app"
 WORKER_ROLE = "mneme_worker"
@@ -376,6 +384,7 @@ def _translated(error: BaseException) -> BaseException:
 _TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], Callable[[str], MnemeError]], ...] = (
     ((PoolTimeout,), PoolExhausted),
     ((asyncpg.DiskFullError,), StorageFull),
+    ((asyncpg.InternalServerError, asyncpg.UndefinedFileError, asyncpg.PostgresIOError), StorageDamaged),
     ((asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, TimeoutError), DeadlineExceeded),
     (
         (

@@ -22,7 +22,8 @@ MnemeError                      status code
 │   ├── EmbeddingUnavailable       503 embedding_unavailable
 │   ├── LlmUnavailable             503 llm_unavailable
 │   ├── DatabaseUnavailable        503 database_unavailable
-│   └── PoolExhausted              503 pool_exhausted
+│   ├── PoolExhausted              503 pool_exhausted
+│   └── StorageDamaged             503 storage_damaged
 ├── DeadlineExceeded               504 deadline_exceeded, with Retry-After
 └── StorageFull                    507 storage_full, with Retry-After
 StartupRefused                  no HTTP: the start stops with its message and exit code
@@ -203,6 +204,13 @@ class PoolExhausted(Unavailable):
     """No database connection became free in time."""
 
     code, title = "pool_exhausted", "All database connections are busy"
+
+
+class StorageDamaged(Unavailable):
+    """The database met pages or files that are not as it wrote them; see `mneme reindex` for a vector index."""
+
+    code, title = "storage_damaged", "The database reports damage"
+    default_retry_after_seconds = 60.0  # somebody must repair it
 
 
 class DeadlineExceeded(MnemeError):

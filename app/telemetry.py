@@ -90,6 +90,7 @@ SEARCH_STAGE_DURATION_SECONDS = Histogram(
 )
 SEARCH_RESULTS = Histogram("mneme_search_results", "Hits returned by a search.", buckets=(0, 1, 2, 5, 10, 20, 50, 100))
 SEARCH_UNDERFILLED = Counter("mneme_search_underfilled_total", "Searches that an index limit cut short.", ["reason"])
+INDEX_FAULTS = Gauge("mneme_index_faults", "Indexes that are missing or invalid: use max(), never sum().", ["state"])
 RECALL_PROBES = Counter(
     "mneme_recall_probes_total", "Searches by vector index compared with an exact scan.", ["outcome"]
 )
@@ -195,7 +196,8 @@ _BOUNDED: Final = (
     (SESSION_MESSAGES, (("user",), ("assistant",), ("tool",), ("system",))),
     (SESSIONS_ENDED, (("asked",), ("idle",))),
     (SEARCH_STAGE_DURATION_SECONDS, tuple((stage,) for stage in SEARCH_STAGES)),
-    (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",))),
+    (SEARCH_UNDERFILLED, (("ann_budget",), ("timeout",), ("index_damaged",))),
+    (INDEX_FAULTS, (("missing",), ("invalid",))),
     (SEARCH_DEGRADED, tuple((reason,) for reason in DEGRADATIONS)),
     (SEARCH_RESIDENT, (("held",), ("busy",))),
     (SEARCH_REPLICA, (("used",), ("behind",), ("failed",), ("open",))),
@@ -222,7 +224,9 @@ _BOUNDED: Final = (
         (name, state) for name in ("embedding", "rerank", "llm", "replica") for state in ("closed", "half_open", "open")
     )),
     (DB_POOL_CONNECTIONS, (("checked_out",), ("idle",))),
-    (DB_ERRORS, tuple((code,) for code in ("connection", "08", "22", "23", "40", "42", "53", "55", "57", "other"))),
+    (DB_ERRORS, tuple((code,) for code in (
+        "connection", "08", "22", "23", "40", "42", "53", "55", "57", "58", "XX", "other"
+    ))),
 )  # fmt: skip
 for _metric, _label_sets in _BOUNDED:
     for _labels in _label_sets:

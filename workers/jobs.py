@@ -15,6 +15,7 @@ from app.consolidate import deprecate_overruled, merge_duplicates, summarise_old
 from app.errand import Errand
 from app.forget import cool, forget, purge, reinforce
 from app.idempotency import expire_idempotency
+from app.indexes import index_faults
 from app.operations import expire_operations, waiting
 from app.recall import tend_large_subjects
 from app.remember import backlog, end_idle_sessions
@@ -206,6 +207,9 @@ async def gauges(context: Context, errand: Errand) -> int:
     work_metrics.OPERATIONS_WAITING.labels("queued").set(queued)
     work_metrics.OPERATIONS_WAITING.labels("running").set(running)
     work_metrics.OPERATIONS_OLDEST_SECONDS.set(oldest_seconds)
+    wrong = await index_faults(context.database)
+    telemetry.INDEX_FAULTS.labels("missing").set(len(wrong.missing))
+    telemetry.INDEX_FAULTS.labels("invalid").set(len(wrong.invalid))
     return 0
 
 

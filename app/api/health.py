@@ -17,6 +17,7 @@ from app.api.deps import Anybody, Mneme, Operator, Services, walled_router
 from app.api.middleware import count_connections
 from app.clock import now
 from app.errors import MnemeError
+from app.indexes import IndexFaults, index_faults
 
 PATIENCE_SECONDS: Final = 2.0
 FRESH_SECONDS: Final = 1.0
@@ -45,6 +46,7 @@ async def readyz(
 ) -> Response:
     """503 while the database does not answer, its schema is another one than the program's, or the process is ending.
 
+    An index that is missing, invalid or damaged (`mneme repair`) leaves it ready: searches compare exactly instead.
     A failing embedder leaves it ready: writes are kept as pending and searches use keywords.
     """
     readiness: Readiness = request.app.state.readiness
@@ -103,13 +105,17 @@ async def _check(services: Services) -> dict[str, Any]:
     started = perf_counter()
     db: dict[str, Any] = {"ok": False, "pool_size": database.size, "pool_checked_out": database.checked_out}
     migrations: dict[str, Any] = {"ok": False}
+    indexes: dict[str, Any] = {"ok": False}
     auth = "unknown"
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             revisions = await services.revisions()
             db |= {"ok": True, "round_trip_ms": round((perf_counter() - started) * 1000, 2)}
             migrations = asdict(revisions) | {"ok": revisions.database == revisions.code}
+            wrong = await index_faults(database)
+            damaged = services.recaller.large.is_distrusted
+            indexes = asdict(wrong) | {"damaged": damaged, "ok": wrong == IndexFaults() and not damaged}
             auth = "keys" if await services.keyring.closed(now=now()) else "open"
     except Exception as error:  # a probe answers, whatever is broken
         db |= {"ok": False, "error": error.code if isinstance(error, MnemeError) else type(error).__name__}
-    return {"db": db, "migrations": migrations, "auth": auth}
+    return {"db": db, "migrations": migrations, "indexes": indexes, "auth": auth}

@@ -7,7 +7,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from app.cli import backup, config, db, jobs, keys, model, serve, tenants, tiers, up
+from app.cli import backup, config, db, jobs, keys, model, repair, serve, tenants, tiers, up
 from app.cli.bench import bench
 from app.cli.eval import evaluate, evaluate_conflict, evaluate_dedup
 from app.cli.search import search
@@ -28,6 +28,8 @@ app.command()(serve.serve)
 app.command()(serve.worker)
 app.command()(serve.openapi)
 app.command()(search)
+app.command()(repair.repair)
+app.command()(repair.reindex)
 app.command("eval")(evaluate)
 app.command("eval-dedup")(evaluate_dedup)
 app.command("eval-conflict")(evaluate_conflict)

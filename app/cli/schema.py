@@ -44,14 +44,14 @@ CREATE EXTENSION vector;
 
 def upgrade(owner_url: str) -> None:
     """Bring the schema to the newest revision; two at once take turns, and the second finds nothing to do."""
-    with _plain_refusals(owner_url):
+    with plain_refusals(owner_url):
         command.upgrade(_alembic(owner_url), "head")
 
 
 def revisions(owner_url: str) -> tuple[str | None, str | None]:
     """Return the database's revision and the newest one of this program."""
     head = ScriptDirectory.from_config(_alembic(owner_url)).get_current_head()
-    with _plain_refusals(owner_url):
+    with plain_refusals(owner_url):
         return asyncio.run(_current(owner_url)), head
 
 
@@ -74,7 +74,7 @@ def create_login(owner_url: str, role: str, password: str | None = None) -> None
     quoted, secret = _quoted(role), "" if password is None else " PASSWORD " + _literal(password)
     exists = f"SELECT count(*) FROM pg_roles WHERE rolname = {_literal(role)}"
     create = f"CREATE ROLE {quoted} LOGIN NOINHERIT{secret}"
-    with _plain_refusals(owner_url):
+    with plain_refusals(owner_url):
         asyncio.run(_execute(owner_url, exists, create, f"GRANT mneme_app, mneme_worker TO {quoted}"))
 
 
@@ -82,7 +82,7 @@ def create_reader(superuser_url: str, role: str, password: str | None = None) ->
     """Make the login of backups unless it exists, and the database from which its scratch databases are cloned."""
     quoted, secret = _quoted(role), "" if password is None else " PASSWORD " + _literal(password)
     scratch = make_url(superuser_url).set(database=SCRATCH).render_as_string(hide_password=False)
-    with _plain_refusals(superuser_url):
+    with plain_refusals(superuser_url):
         asyncio.run(
             _execute(
                 superuser_url,
@@ -114,8 +114,8 @@ def _alembic(owner_url: str) -> Config:
 
 
 async def _current(owner_url: str) -> str | None:
-    async with _connection(owner_url) as connection:
-        return await connection.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
+    async with connection(owner_url) as opened:
+        return await opened.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
 
 
 async def _create_database(superuser_url: str, database: str) -> None:
@@ -127,25 +127,26 @@ async def _create_database(superuser_url: str, database: str) -> None:
 
 
 async def _execute(url: str, exists: str, create: str, *always: str) -> None:
-    async with _connection(url) as connection:
-        if not (await connection.exec_driver_sql(exists)).scalar_one():
-            await connection.exec_driver_sql(create)
+    async with connection(url) as opened:
+        if not (await opened.exec_driver_sql(exists)).scalar_one():
+            await opened.exec_driver_sql(create)
         for statement in always:
-            await connection.exec_driver_sql(statement)
+            await opened.exec_driver_sql(statement)
 
 
 @asynccontextmanager
-async def _connection(url: str) -> AsyncIterator[AsyncConnection]:
+async def connection(url: str) -> AsyncIterator[AsyncConnection]:
+    """A connection on which every statement is its own transaction."""
     engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
     try:
-        async with engine.connect() as connection:
-            yield connection
+        async with engine.connect() as opened:
+            yield opened
     finally:
         await engine.dispose()
 
 
 @contextmanager
-def _plain_refusals(url: str) -> Iterator[None]:
+def plain_refusals(url: str) -> Iterator[None]:
     """Turn what the driver or PostgreSQL says about a URL that does not work into StartupRefused."""
     try:
         yield

@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
+from app import telemetry
 from app.database import Database, sql
 from app.embed.models import ModelSpec
-from app.errors import StartupRefused
+from app.errors import DeadlineExceeded, StartupRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ async def _claim(database: Database, spec: ModelSpec, tokenizer_version: int, no
     async with database.work() as transaction:
         await transaction.execute(_CLAIM, **wanted, now=now)
         row = await transaction.fetch_row(_ACTIVE)
-        if row is not None:
-            await transaction.execute(_ENSURE_INDEX, generation_id=row["generation_id"])
-    if row is None:  # another process retired it between the two statements
+    if row is not None:
+        await _ensure_index(database, row["generation_id"])
+    else:  # another process retired it between the two statements
         raise StartupRefused("the active embedding generation is just being replaced: start again", dependency=True)
     different = sorted(name for name, value in wanted.items() if name not in _WINDOWS and row[name] != value)
     if different:
@@ -80,6 +81,15 @@ async def _claim(database: Database, spec: ModelSpec, tokenizer_version: int, no
             "is not there yet)"
         )
     return Generation(row["generation_id"], _calibrated(spec, row))
+
+
+async def _ensure_index(database: Database, generation_id: int) -> None:
+    """Made at once while no row is in it; over many rows `mneme repair` makes it, which holds no write up."""
+    try:
+        async with database.work() as transaction:
+            await transaction.execute(_ENSURE_INDEX, generation_id=generation_id)
+    except DeadlineExceeded:
+        telemetry.log().warning("vector_index_missing", generation_id=generation_id, detail="run `mneme repair`")
 
 
 def _calibrated(spec: ModelSpec, row: Any) -> ModelSpec:

@@ -35,6 +35,7 @@ SELECTIVE = 28  # of LATEST: where filters pass fewer (7 %), what passes is meas
 PROBED = 10  # nearest memories that a probe compares
 POSTINGS_READ = 3_000  # postings read for one query: those of its rarest words
 FRESH_SECONDS = 5.0  # a subject's move to the index is noticed after this time; until then it is measured whole
+DISTRUST_SECONDS = 60.0
 TENANTS_REMEMBERED = 10_000
 TERMS_REMEMBERED = 20_000
 
@@ -58,9 +59,22 @@ class LargeSubjects:
 
     def __init__(self) -> None:
         self._known: dict[UUID, tuple[float, list[LargeSubject]]] = {}
+        self._trusted_from = 0.0
+
+    @property
+    def is_distrusted(self) -> bool:
+        """Whether the vector index was found damaged a moment ago: every subject is measured whole meanwhile."""
+        return monotonic() < self._trusted_from
+
+    def distrust(self) -> None:
+        """Leave the index alone for DISTRUST_SECONDS, and then try again."""
+        self._trusted_from = monotonic() + DISTRUST_SECONDS
+        telemetry.SEARCH_UNDERFILLED.labels("index_damaged").inc()
 
     async def among(self, transaction: Transaction, query: Query) -> list[LargeSubject]:
         """The large ones among the subjects of a query."""
+        if self.is_distrusted:
+            return []
         fresh_until, subjects = self._known.get(query.tenant_id, (0.0, []))
         if fresh_until < monotonic():
             if len(self._known) > TENANTS_REMEMBERED:

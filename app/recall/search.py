@@ -17,7 +17,7 @@ import numpy as np
 from app import telemetry
 from app.database import Database, Transaction
 from app.embed import Embedder, Generation, Reranker, RerankUnavailable
-from app.errors import EmbeddingUnavailable
+from app.errors import EmbeddingUnavailable, StorageDamaged
 from app.language import keyword_query, questions
 from app.memory import as_json
 from app.recall.candidates import Asked, columns, find, shape_of
@@ -151,8 +151,13 @@ class Recaller:
 
         answer = await self.replica.attempt(query, read)
         if answer is None:
-            async with self.database.read(query.tenant_id) as transaction:
-                answer = await read(transaction)
+            try:
+                async with self.database.read(query.tenant_id) as transaction:
+                    answer = await read(transaction)
+            except StorageDamaged:
+                self.large.distrust()
+                async with self.database.read(query.tenant_id) as transaction:
+                    answer = await read(transaction)
         degraded += answer[1]
         return answer[0]
 
