@@ -11,6 +11,7 @@ from typing import Final
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.embed.embedder import Kind, Vectors
 from app.embed.models import ModelSpec
@@ -38,18 +39,20 @@ class HashingEngine:
     async def encode(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
         """Return one window for each text; computed in place, a thread would cost more."""
         prompt = self.spec.query_prompt if kind == "query" else self.spec.document_prompt
-        return [self._vector(prompt + text) for text in texts]
+        sums = np.array([_sums(prompt + text, self.spec.dimension) for text in texts])
+        signed = sums[:, : self.spec.dimension] - sums[:, self.spec.dimension :]
+        vectors: Vectors = np.copysign(np.sqrt(np.abs(signed)), signed).astype(np.float32)
+        if not vectors.any(axis=1).all():  # opposite entries met; vanishingly rare, but never a zero vector
+            vectors[~vectors.any(axis=1), 0] = 1.0
+        return list(vectors[:, np.newaxis])
 
-    def _vector(self, text: str) -> Vectors:
-        pieces = _PIECES.findall(text.lower()) or [text]
-        grams = pieces + [first + "\0" + second for first, second in pairwise(pieces)]
-        where = np.frombuffer(b"".join([_entries(gram, self.spec.dimension) for gram in grams]), np.uint16)
-        sums = np.bincount(where, minlength=2 * self.spec.dimension)
-        signed = sums[: self.spec.dimension] - sums[self.spec.dimension :]
-        vector: Vectors = (np.sign(signed) * np.sqrt(np.abs(signed))).astype(np.float32)
-        if not vector.any():  # opposite entries met; vanishingly rare, but never a zero vector
-            vector[where[0] % self.spec.dimension] = 1.0
-        return vector.reshape(1, -1)
+
+def _sums(text: str, dimension: int) -> NDArray[np.intp]:
+    """How often each entry, in [0, 2 · dimension), occurs in the grams of a text."""
+    pieces = _PIECES.findall(text.lower()) or [text]
+    grams = pieces + [first + "\0" + second for first, second in pairwise(pieces)]
+    entries = np.frombuffer(b"".join([_entries(gram, dimension) for gram in grams]), np.uint16)
+    return np.bincount(entries, minlength=2 * dimension)
 
 
 @lru_cache(maxsize=1 << 17)

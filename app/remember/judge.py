@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -36,8 +36,7 @@ Window = tuple[float, float]
 """Cosines of two memories that mean 0 and 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(NamedTuple):
     """A memory of the same scope near a draft: same text, same key, or close as a vector (similarity, else 0).
 
     `true_since` is when what it says happened or was said.
@@ -88,29 +87,34 @@ async def judge(
     for draft, near_in_batch, (subject_id, large, found) in zip(
         drafts, _near_in_batch(drafts, least), neighbours, strict=True
     ):
-        draft.subject_id = subject_of.setdefault(draft.new.user_id, subject_id or uuid7())
+        user_id = draft.new.user_id
+        if user_id not in subject_of:
+            subject_of[user_id] = subject_id or uuid7()
+        draft.subject_id = subject_of[user_id]
         draft.new_subject, draft.large = large is None, bool(large)
-        near: dict[UUID, Neighbour] = {}
+        stored: dict[UUID, Neighbour] = {}
         for row in found:  # by its text, its key and its vector, so perhaps more than once
             if row["memory_id"] not in overruled and row["memory_id"] != besides:
                 similarity = 0.0 if row["distance"] is None else scale.similarity(1 - row["distance"])
-                known = near.get(row["memory_id"])
-                near[row["memory_id"]] = Neighbour(
+                known = stored.get(row["memory_id"])
+                stored[row["memory_id"]] = Neighbour(
                     row["memory_id"], row["content"], row["key"], row["same_text"],
                     similarity if known is None else max(similarity, known.similarity),
                     row["true_since"], row["pinned"],
                 )  # fmt: skip
-        for earlier, cosine in near_in_batch:
-            if earlier.status == "active" and earlier.outcome != "duplicate":
-                near[earlier.memory_id] = _as_neighbour(
-                    earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0
-                )
-        decide(draft, list(near.values()), config)
-        overruled.update(draft.retired)
-        for earlier, _ in near_in_batch:
-            if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated
-                earlier.status = "deprecated"
-                earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
+        near = list(stored.values())
+        near += [
+            _as_neighbour(earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0)
+            for earlier, cosine in near_in_batch
+            if earlier.status == "active" and earlier.outcome != "duplicate"
+        ]
+        decide(draft, near, config)
+        if draft.retired:
+            overruled.update(draft.retired)
+            for earlier, _ in near_in_batch:
+                if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated
+                    earlier.status = "deprecated"
+                    earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
 
 
 async def find_far(
@@ -156,7 +160,7 @@ def decide(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -> N
         return
     # A new value of a slot overrules the old one; the same text outside of the slot moves into it.
     draft.retired = {n.memory_id: "key" if n is holder else "same_text" for n in near if n is holder or n.same_text}
-    _overrule(draft, [n for n in near if n.memory_id not in draft.retired], config)
+    _overrule(draft, [n for n in near if n.memory_id not in draft.retired] if draft.retired else near, config)
     if draft.retired:
         draft.outcome = "superseded"
         draft.links += [Link(draft.memory_id, "supersedes", memory_id) for memory_id in sorted(draft.retired)]
@@ -187,21 +191,21 @@ def _is_twin(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) ->
 
 def _newer(draft: Draft, near: Sequence[Neighbour]) -> Neighbour | None:
     """A memory of something later that overrules the draft."""
-    return next(
-        (n for n in near if n.true_since > draft.true_since and overrules(n.content, draft.new.content)), None
-    )  # fmt: skip
+    since = draft.true_since
+    return next((n for n in near if n.true_since > since and overrules(n.content, draft.new.content)), None)
 
 
 def _overrule(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -> None:
     """Retire what the draft's words overrule; what is pinned, and more than a write may retire, goes to review."""
-    found = {
-        n: reason
+    since, text = draft.true_since, draft.new.content
+    found = [
+        (n, reason)
         for n in near
-        if n.true_since <= draft.true_since
-        and (reason := overrules(draft.new.content, n.content) or draft.opinions.get(n.memory_id)) is not None
-    }
+        if n.true_since <= since
+        and (reason := overrules(text, n.content) or (draft.opinions and draft.opinions.get(n.memory_id)))
+    ]
     allowed = len(found) <= config.most_retired
-    for neighbour, reason in found.items():
+    for neighbour, reason in found:
         if allowed and not neighbour.pinned:
             draft.retired[neighbour.memory_id] = reason
         else:
@@ -232,25 +236,28 @@ def count_conflicts(draft: Draft) -> None:
 
 def _near_in_batch(drafts: Sequence[Draft], least: Sequence[float]) -> list[list[tuple[Draft, float]]]:
     """For each draft the earlier ones of its scope with the same text, the same key or close as a vector (else -1)."""
+    found: list[list[tuple[Draft, float]]] = [[] for _ in drafts]
     if len(drafts) == 1:
-        return [[]]
+        return found
     vectors = np.zeros((len(drafts), max(0 if d.windows is None else d.windows.shape[1] for d in drafts)), np.float32)
     known = np.zeros(len(drafts), np.bool_)
     for number, draft in enumerate(drafts):
         if draft.windows is not None and len(draft.windows) == 1:
             vectors[number], known[number] = draft.windows[0], True
+    here = np.tri(len(drafts), k=-1, dtype=np.bool_) & _equal([draft.scope for draft in drafts])
     cosine = vectors @ vectors.T
     cosine[(cosine < np.array(least)[:, None]) | ~known[:, None] | ~known] = -1
-    scopes = _equal([draft.scope for draft in drafts])
-    equal = _equal([draft.content_hash for draft in drafts])
-    equal |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
-    found: list[list[tuple[Draft, float]]] = []
-    for number in range(len(drafts)):
-        here = scopes[number, :number]
-        close = np.flatnonzero(here & (cosine[number, :number] > -1))
-        close = close[np.argsort(-cosine[number, close], kind="stable")[: _most(least[number])]]
-        places = np.union1d(close, np.flatnonzero(here & equal[number, :number]))
-        found.append([(drafts[earlier], float(cosine[number, earlier])) for earlier in places.tolist()])
+    rows, columns = np.nonzero(here & (cosine > -1))
+    nearest = np.lexsort((-cosine[rows, columns], rows))
+    place = np.arange(len(rows)) - np.searchsorted(rows, rows)  # rows are in order, so this is the rank in each
+    nearest = nearest[place < np.array([_most(each) for each in least])[rows]]
+    taken = _equal([draft.content_hash for draft in drafts])
+    taken |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
+    taken &= here
+    taken[rows[nearest], columns[nearest]] = True
+    rows, columns = np.nonzero(taken)
+    for number, earlier, close in zip(rows.tolist(), columns.tolist(), cosine[rows, columns].tolist(), strict=True):
+        found[number].append((drafts[earlier], close))
     return found
 
 
