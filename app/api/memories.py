@@ -254,7 +254,7 @@ async def delete_memory(services: Mneme, caller: Deleter, memory_id: MemoryId, i
 
 
 def _status(written: Written) -> int:
-    return HTTPStatus.CREATED if written.outcome in {"created", "superseded"} else HTTPStatus.OK
+    return 201 if written.outcome in {"created", "superseded"} else 200  # to orjson a member of HTTPStatus is work
 
 
 def _shown(written: Written) -> dict[str, Any]:

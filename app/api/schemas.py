@@ -28,7 +28,9 @@ WHY_NOT_MAX = 20
 
 
 def not_blank(text: str) -> str:
-    if not text.strip() or not any(character.isprintable() and not character.isspace() for character in text):
+    if text and text.isprintable() and not text.isspace():
+        return text
+    if not any(character.isprintable() and not character.isspace() for character in text):
         raise PydanticCustomError("blank", "must not be blank")
     return text
 
@@ -118,7 +120,7 @@ class MemoryIn(Validity):
 class BatchIn(Wire):
     """Up to 500 memories; each stands or falls alone, so items are validated one by one."""
 
-    items: list[JsonValue] = Field(
+    items: list[Any] = Field(
         min_length=1, max_length=BATCH_ITEMS, json_schema_extra={"items": {"$ref": "#/components/schemas/MemoryIn"}}
     )
 

@@ -180,7 +180,7 @@ class Embedder:
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms = np.sqrt(np.add.reduce(vectors * vectors, axis=1, keepdims=True))
     if not all(SMALLEST_NORM < norm < math.inf for norm in norms[:, 0].tolist()):
         raise EmbeddingUnavailable("the embedder gave a vector that is zero or not finite")
     unit: Vectors = (vectors / norms).astype(np.float32, copy=False)

@@ -42,8 +42,8 @@ class HashingEngine:
         sums = np.array([_sums(prompt + text, self.spec.dimension) for text in texts])
         signed = sums[:, : self.spec.dimension] - sums[:, self.spec.dimension :]
         vectors: Vectors = np.copysign(np.sqrt(np.abs(signed)), signed).astype(np.float32)
-        if not vectors.any(axis=1).all():  # opposite entries met; vanishingly rare, but never a zero vector
-            vectors[~vectors.any(axis=1), 0] = 1.0
+        found = np.logical_or.reduce(signed, axis=1)
+        vectors[~found, 0] = 1.0  # opposite entries met; vanishingly rare, but never a zero vector
         return list(vectors[:, np.newaxis])
 
 

@@ -7,6 +7,7 @@ pgvector) from which the frequency of every query term in that memory can be rea
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -25,8 +26,7 @@ STORED_GRAMS_MAX = 7_900
 REMEMBERED_TERMS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class KeywordVector:
+class KeywordVector(NamedTuple):
     """What a memory stores: ids ascending in [1, DIMENSIONS), a count in 1..3 each, and the number of its words."""
 
     ids: tuple[int, ...]
@@ -96,12 +96,16 @@ def term_id(term: str, *, gram: bool = False) -> int:
 def keyword_vector(text: str) -> KeywordVector:
     """The sparse vector of a memory's text: words with their capped frequency, grams with 1."""
     found_words, found_grams = terms(text)
-    counted: dict[int, int] = Counter(map(_WORD_ID, found_words))
+    counted: dict[int, int] = {}
+    for word in map(_WORD_ID, found_words):
+        counted[word] = counted.get(word, 0) + 1
     grams = dict.fromkeys(map(_GRAM_ID, found_grams), 1)
     if len(counted) > STORED_WORDS_MAX or len(grams) > STORED_GRAMS_MAX:
         counted = dict(Counter(counted).most_common(STORED_WORDS_MAX))
         grams = dict.fromkeys(list(grams)[:STORED_GRAMS_MAX], 1)
-    grams.update((word, min(count, TERM_FREQUENCY_CAP)) for word, count in counted.items())
+    grams.update(counted)
+    if len(found_words) - len(counted) >= TERM_FREQUENCY_CAP:
+        grams.update((word, TERM_FREQUENCY_CAP) for word, count in counted.items() if count > TERM_FREQUENCY_CAP)
     ids = sorted(grams)
     return KeywordVector(tuple(ids), tuple(map(grams.__getitem__, ids)), len(found_words))
 

@@ -65,6 +65,7 @@ _ATTRIBUTE_EN: Final = (
     "|position|role|employer|company|surname|last name|boss|manager|deadline|favou?rite [a-z]{2,20}"
 )
 _INTO: Final = "(?:改|换|变|替换|更换)[成为]了?"
+_OVER: Final = rf"(?={_PART}{{1,12}}了[。！!]?$)"
 # The first that is found counts, so those that name the old value come first.
 CUES: Final = (
     Cue("replaced", rf"[把将](?P<what>[^，。；,;从由]{{1,12}})[从由](?P<old>{_PART}{{1,20}}?){_INTO}"),
@@ -103,11 +104,15 @@ CUES: Final = (
     Cue("moved", "搬[到去来回进]|搬家到|迁居|移居", r"(?:moved|relocated|moving) (?:back )?to\b"),
     Cue("ended", "再也不|不再|戒掉了?|戒了|戒(?![指备律尺毒不])", r"no longer\b|not anymore\b|no more\b"),
     Cue("ended", "", r"(?:quit|stopped|gave up|given up)\b"),
-    Cue("ended", rf"(?:不(?![过仅但是])|没有?)(?={_PART}{{1,12}}了[。！!]?$)"),
+    Cue("ended", rf"不(?![过仅但是]){_OVER}|没有?{_OVER}"),
     Cue("ended", r"n't\b(?=.{1,60}\bany ?more\b)", r"(?:cannot|not|never)\b(?=.{1,60}\bany ?more\b)"),
     Cue(
         "now",
-        "跳槽[到去]|入职了?(?![体培材手流时日])|(?:现在|目前|如今|已经)[是改]?(?=住|在.{1,16}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))",
+        "跳槽[到去]|入职了?(?![体培材手流时日])|"
+        + "|".join(
+            f"{now}[是改]?(?=住|在.{{1,16}}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))"
+            for now in ("现在", "目前", "如今", "已经")
+        ),
         r"(?:now|currently) (?=live|work)|(?:live|work)s?\b(?=.{1,40}\bnow$)",
     ),
 )

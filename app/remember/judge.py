@@ -13,7 +13,6 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from uuid_utils.compat import uuid7
 
 from app import telemetry
 from app.database import Statement, Transaction, sql
@@ -21,7 +20,7 @@ from app.embed import Generation
 from app.remember.conflict import cued, denies, overrules
 from app.remember.memory import Draft, Link, NewMemory, RememberConfig
 from app.remember.twins import compare
-from app.wire import halfvec
+from app.wire import new_id
 
 NEIGHBOURS: Final = 5
 """Nearest active memories that a draft is compared with."""
@@ -89,7 +88,7 @@ async def judge(
     ):
         user_id = draft.new.user_id
         if user_id not in subject_of:
-            subject_of[user_id] = subject_id or uuid7()
+            subject_of[user_id] = subject_id or new_id()
         draft.subject_id = subject_of[user_id]
         draft.new_subject, draft.large = large is None, bool(large)
         stored: dict[UUID, Neighbour] = {}
@@ -295,7 +294,7 @@ async def _neighbours(
             keys=[draft.new.key for draft in drafts_here],
             # A long text is told apart by its hash only: equal first windows do not make equal texts.
             embeddings=[
-                halfvec(draft.windows[0]) if draft.windows is not None and len(draft.windows) == 1 else None
+                draft.embedding if draft.windows is not None and len(draft.windows) == 1 else None
                 for draft in drafts_here
             ],
             distances=[1 - cosine for cosine in least[start : start + len(drafts_here)]],

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, Field
-from uuid_utils.compat import uuid7
 
 from app.kinds import KINDS
 from app.language import KeywordVector, keyword_vector, normalise
+from app.wire import halfvec, new_id
 
 IfTrivial = Literal["filter", "expire", "keep"]
 """Small talk is left out; or stored, at importance 1 unless another is given, which expires; or stored for good."""
@@ -94,9 +94,9 @@ class Draft:
     """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
 
     __slots__ = (
-        "actor", "content_hash", "in_review", "keywords", "large", "links", "memory_id", "new", "new_subject", "now",
-        "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status", "subject_id", "twin_id",
-        "windows", "woken",
+        "_embedding", "actor", "content_hash", "in_review", "keywords", "large", "links", "memory_id", "new",
+        "new_subject", "now", "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status",
+        "subject_id", "twin_id", "windows", "woken",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory, actor: str, now: datetime) -> None:
@@ -104,10 +104,11 @@ class Draft:
         self.actor, self.now = actor, now  # who writes it, and when: drafts of several requests are stored together
         self.stated_at = now  # earlier than `now` if it is judged again
         self.woken = False  # whether it is judged again because it was cold
-        self.memory_id: UUID = uuid7()
+        self.memory_id: UUID = new_id()
         self.content_hash = content_hash(new.content)
         self.keywords: KeywordVector = keyword_vector(new.content)
         self.windows: Any = None  # float32 (windows, dimension) or None while pending
+        self._embedding: bytes | None = None
         self.subject_id: UUID | None = None
         self.new_subject = True
         self.large = False  # whether the subject has a vector index and postings
@@ -128,6 +129,13 @@ class Draft:
     @property
     def scope(self) -> tuple[str | None, str | None]:
         return self.new.user_id, self.new.agent_id
+
+    @property
+    def embedding(self) -> bytes | None:
+        """The first window as a parameter; None while pending."""
+        if self._embedding is None and self.windows is not None:
+            self._embedding = halfvec(self.windows[0])
+        return self._embedding
 
     @property
     def true_since(self) -> datetime:

@@ -35,6 +35,9 @@ def settled(new: NewMemory, config: RememberConfig, now: datetime) -> NewMemory:
     expires_at = new.expires_at
     if weight <= LEAST_IMPORTANCE and expires_at is None and not new.pinned and new.if_trivial != "keep":
         expires_at = now + timedelta(days=config.unimportant_days)
+    kept = (said, weight, expires_at, reason)
+    if kept == (new.content, new.importance, new.expires_at, new.left_out):
+        return new
     return replace(new, content=said, importance=weight, expires_at=expires_at, left_out=reason)
 
 

@@ -9,14 +9,12 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from uuid_utils.compat import uuid7
-
 from app.cold import wake
 from app.database import Statement, Transaction, sql
 from app.language import TOKENIZER_VERSION, word_ids
-from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
+from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json, importance_score
 from app.remember.memory import Draft, Written
-from app.wire import halfvec, sparsevec
+from app.wire import halfvec, new_id, sparsevec
 
 
 async def store(
@@ -46,7 +44,7 @@ async def retire(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dra
             subjects=[draft.subject_id for draft, _, _ in retired],
             memories=[memory_id for _, memory_id, _ in retired],
             details=[{"reason": reason, "by": str(draft.memory_id)} for draft, _, reason in retired],
-            events=[uuid7() for _ in retired],
+            events=[new_id() for _ in retired],
             **_signed([draft for draft, _, _ in retired]),
         )
 
@@ -75,7 +73,7 @@ async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dr
         subjects=[draft.subject_id for draft in drafts],
         twins=[draft.twin_id for draft in drafts],
         kept=[draft.memory_id if draft.status == "duplicate" else None for draft in drafts],
-        events=[uuid7() for _ in drafts],
+        events=[new_id() for _ in drafts],
         **_signed(drafts),
     )
     await wake(
@@ -91,8 +89,9 @@ async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dr
 
 
 def _render(draft: Draft) -> dict[str, Any]:
+    """A memory as it is shown once it is stored: what as_json() makes of its row."""
     new = draft.new
-    row = {
+    return {
         "id": draft.memory_id,
         "user_id": new.user_id,
         "agent_id": new.agent_id,
@@ -117,8 +116,8 @@ def _render(draft: Draft) -> dict[str, Any]:
         "pinned": new.pinned,
         "version": 1,
         "embedding": "pending" if draft.windows is None else "ready",
+        "importance_score": importance_score(draft.importance),
     }
-    return as_json(row)
 
 
 def text_array(values: Sequence[str]) -> str:
@@ -157,7 +156,7 @@ def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> di
         "keywords": [sparsevec(draft.keywords.ids, draft.keywords.counts) for draft in drafts],
         "word_counts": [draft.keywords.word_count for draft in drafts],
         "tokenizer_version": TOKENIZER_VERSION,
-        "embeddings": [None if draft.windows is None else halfvec(draft.windows[0]) for draft in drafts],
+        "embeddings": [draft.embedding for draft in drafts],
         "generations": [None if draft.windows is None else generation_id for draft in drafts],
         "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
         "large": [draft.large for draft in drafts],
@@ -178,7 +177,7 @@ def _events(drafts: Sequence[Draft]) -> dict[str, Any]:
             by, reason = draft.outdated_by
             events.append((draft, "deprecated", {"reason": reason, "by": str(by)}))
     return {
-        "events": [uuid7() for _ in events],
+        "events": [new_id() for _ in events],
         "event_subjects": [draft.subject_id for draft, _, _ in events],
         "event_memories": [draft.memory_id for draft, _, _ in events],
         "event_actors": [draft.actor for draft, _, _ in events],

@@ -5,6 +5,7 @@ idempotent answer commit together or not at all. Writes of one subject take turn
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -86,7 +87,7 @@ class Request:
         written = [
             Written("filtered", None, reason=draft.reason)
             if draft.outcome == "filtered"
-            else replace(next(stored), reason=draft.reason, degraded=self.degraded)
+            else self._told(draft, next(stored))
             for draft in self.drafts
         ]
         try:
@@ -95,6 +96,11 @@ class Request:
             if self.kept:
                 raise
             return refusal, written
+
+    def _told(self, draft: Draft, written: Written) -> Written:
+        if draft.reason is None and not self.degraded:
+            return written
+        return replace(written, reason=draft.reason, degraded=self.degraded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +153,9 @@ class Rememberer:
                 caller.tenant_id, request, locks=request.locks, unlike=request.slots, weight=weight
             )
         if not result.replayed:
+            for outcome, count in Counter(draft.outcome for draft in request.drafts).items():
+                telemetry.MEMORY_WRITES.labels(outcome).inc(count)
             for draft in request.drafts:
-                telemetry.MEMORY_WRITES.labels(draft.outcome).inc()
                 count_conflicts(draft)
         return result
 
