@@ -39,12 +39,15 @@ class HashingEngine:
     async def encode(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
         """Return one window for each text; computed in place, a thread would cost more."""
         prompt = self.spec.query_prompt if kind == "query" else self.spec.document_prompt
-        sums = np.array([_sums(prompt + text, self.spec.dimension) for text in texts])
+        return list(self._vectors([prompt + text for text in texts])[:, np.newaxis])
+
+    def _vectors(self, texts: Sequence[str]) -> Vectors:
+        sums = np.array([_sums(text, self.spec.dimension) for text in texts])
         signed = sums[:, : self.spec.dimension] - sums[:, self.spec.dimension :]
         vectors: Vectors = np.copysign(np.sqrt(np.abs(signed)), signed).astype(np.float32)
         found = np.logical_or.reduce(signed, axis=1)
         vectors[~found, 0] = 1.0  # opposite entries met; vanishingly rare, but never a zero vector
-        return list(vectors[:, np.newaxis])
+        return vectors
 
 
 def _sums(text: str, dimension: int) -> NDArray[np.intp]:
