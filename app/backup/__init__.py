@@ -1,5 +1,6 @@
 """Backup: dumps that are proved good, and ways back from them: everything, one tenant, one subject."""
 
+from app.backup.archive import Archive
 from app.backup.backups import Backups
 from app.backup.catalog import Entry
 from app.backup.config import BackupConfig
@@ -7,4 +8,4 @@ from app.backup.manifest import Manifest
 from app.backup.merge import Wanted
 from app.backup.restore import SCRATCH
 
-__all__ = ["SCRATCH", "BackupConfig", "Backups", "Entry", "Manifest", "Wanted"]
+__all__ = ["SCRATCH", "Archive", "BackupConfig", "Backups", "Entry", "Manifest", "Wanted"]

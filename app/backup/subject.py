@@ -61,7 +61,7 @@ class SubjectReturn:
         async for rows in self._batches("memories", "(status = 'active'), memory_id"):  # overruled ones leave the slots
             await self._memories(transaction, rows, place, here["ann"], counts)
         for table in tables_of("trace"):
-            statement = _add_of_subject(table)
+            statement = add_of_subject(table)
             async for rows in self._batches(table, "1"):
                 await transaction.execute(statement, rows=_array(rows), subject_id=place["subject_id"])
         return counts
@@ -83,7 +83,7 @@ class SubjectReturn:
         for table in tables_of("part"):
             held = await self.source.fetchval(_PARTS.format(table=table), self.tenant_id, self.row["subject_id"], ids)
             await transaction.execute(_forget_parts(table), memories=ids, **place)
-            await transaction.execute(_add_of_subject(table), rows=held, subject_id=place["subject_id"])
+            await transaction.execute(add_of_subject(table), rows=held, subject_id=place["subject_id"])
         await transaction.execute(_DROP_WINDOWS, memories=ids, **place)
         await transaction.execute(_QUEUE, memories=ids, now=self.now, **place)
         if large:
@@ -125,7 +125,7 @@ def _status(row: Any) -> str:
     return "duplicate" if row["twin_id"] else "deprecated" if row["rival_id"] else status
 
 
-def _add_of_subject(table: str) -> Any:
+def add_of_subject(table: str) -> Any:
     """The statement that adds rows of the subject that a table does not have, under the subject's id of now."""
     names = columns_of(table)
     values = ", ".join("cast(:subject_id AS uuid)" if name == "subject_id" else name for name in names)

@@ -7,7 +7,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from app.cli import backup, config, db, jobs, keys, model, repair, serve, tenants, tiers, up
+from app.cli import archive, backup, config, db, jobs, keys, model, repair, serve, tenants, tiers, up
 from app.cli.bench import bench
 from app.cli.eval import evaluate, evaluate_conflict, evaluate_dedup
 from app.cli.search import search
@@ -34,6 +34,7 @@ app.command("eval")(evaluate)
 app.command("eval-dedup")(evaluate_dedup)
 app.command("eval-conflict")(evaluate_conflict)
 app.command()(bench)
+app.add_typer(archive.app, name="archive", help="Move archived memories out of the database, and back.")
 app.add_typer(backup.app, name="backup", help="Make, prove, bring back and remove backups.")
 app.add_typer(config.app, name="config", help="Show and check the settings.")
 app.add_typer(db.app, name="db", help="Migrate the database and look at its schema.")
