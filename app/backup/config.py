@@ -12,7 +12,7 @@ class BackupConfig(BaseModel, extra="forbid"):
         None, description="Where backups go: a folder or s3://bucket/prefix; empty: data_dir/backups."
     )
     archive_store: str | None = Field(
-        None, description="Where `mneme archive` moves archived memories, like `store`; empty: data_dir/archive."
+        None, description="Where `mneme archive export` moves archived memories, like `store`; empty: data_dir/archive."
     )
     s3_endpoint: str | None = Field(None, description="URL of an S3-compatible service; empty: Amazon's.")
     s3_region: str = Field("us-east-1", description="Region of the bucket.")
