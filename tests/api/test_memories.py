@@ -175,8 +175,7 @@ async def test_in_a_batch_each_item_stands_or_falls_alone(agent: httpx2.AsyncCli
     assert [item["id"] for item in repeated] == [answer[0]["id"], answer[4]["id"], answer[7]["id"]]
 
 
-async def test_an_edit_changes_text_vector_and_keywords_together(agent: httpx2.AsyncClient) -> None:
-    """R16: after an edit, search finds the new words and not the old ones."""
+async def test_r16_after_an_edit_search_finds_the_new_words_and_not_the_old(agent: httpx2.AsyncClient) -> None:
     memory_id = (await write(agent, "Maya works at Acme"))["id"]
     edited = await agent.patch(
         f"/v1/memories/{memory_id}", json={"content": "Maya works at Orchid Labs"}, headers={"If-Match": '"v1"'}

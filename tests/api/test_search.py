@@ -222,10 +222,10 @@ async def test_access_counts_follow_in_the_background(agent: httpx2.AsyncClient,
     assert memory["version"] == 1
 
 
-async def test_an_embedder_that_is_away_degrades_and_loses_nothing(
+async def test_r05_an_embedder_that_is_away_degrades_and_loses_nothing(
     agent: httpx2.AsyncClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R05, T22: written as pending, found by keyword and said so; the worker's Filler completes it."""
+    """T22: written as pending, found by keyword and said so; the worker's Filler completes it."""
 
     async def away(*_: object) -> None:
         raise EmbeddingUnavailable

@@ -83,7 +83,7 @@ BAD_VECTORS = {
 
 
 @pytest.mark.parametrize("bad", BAD_VECTORS.values(), ids=BAD_VECTORS.keys())
-async def test_a_bad_vector_is_refused_and_never_cached(bad: object) -> None:
+async def test_r40_a_bad_vector_is_refused_and_never_cached(bad: object) -> None:
     embedder, engine = make(np.array(bad, np.float32))
     failed = counted("query", "failed")
     before = failed()

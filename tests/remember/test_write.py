@@ -1,7 +1,7 @@
 """remember() in a crowd: requests that share a transaction keep their own meaning, whatever their neighbours bring."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from prometheus_client import REGISTRY
 from uuid_utils.compat import uuid7
 
 from app.clock import now
-from app.database import Database, sql
+from app.database import Database, Transaction, sql
 from app.embed import EmbedConfig, claim_generation, load_embedder
-from app.errors import IdempotencyReused, Invalid
+from app.errors import DatabaseUnavailable, IdempotencyReused, Invalid
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency
 from app.language import TOKENIZER_VERSION
@@ -115,6 +115,29 @@ async def test_r10_corrections_of_a_slot_in_two_processes_leave_one_and_tell_the
     found = await rows(database, tenant)
     assert sorted(row["status"] for row in found) == ["active"] + ["deprecated"] * 9
     assert all(row["ends"] == (row["status"] == "deprecated") for row in found)
+
+
+@pytest.mark.parametrize(("old", "correction"), [("我住在上海", "我搬到杭州了"), ("I live in Rome", "I moved to Oslo")])
+async def test_r10_a_correction_that_breaks_off_half_way_leaves_the_old_one_as_it_was(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID, old: str, correction: str
+) -> None:
+    """The old one is retired and the new one stored when it breaks off: both or neither."""
+    caller = caller_of(tenant)
+    await two[0].remember(caller, [new(old)], told, now=now())
+
+    async def break_off(_: Transaction, written: Sequence[Written]) -> None:
+        assert [one.outcome for one in written] == ["superseded"]
+        raise ConnectionAbortedError
+
+    with pytest.raises(DatabaseUnavailable):
+        await two[0].remember(caller, [new(correction)], told, now=now(), within=break_off)
+    assert [(row["content"], row["status"], row["ends"]) for row in await rows(database, tenant)] == [
+        (old, "active", 0)
+    ]
+    await two[1].remember(caller, [new(correction)], told, now=now())
+    assert {row["content"]: row["status"] for row in await rows(database, tenant)} == {
+        old: "deprecated", correction: "active",
+    }  # fmt: skip
 
 
 async def test_a_key_is_bound_to_one_request_in_two_processes(
