@@ -108,12 +108,12 @@ CUES: Final = (
     Cue("ended", r"n't\b(?=.{1,60}\bany ?more\b)", r"(?:cannot|not|never)\b(?=.{1,60}\bany ?more\b)"),
     Cue(
         "now",
-        "跳槽[到去]|入职了?(?![体培材手流时日])|"
+        "(?:现在|如今|终于)(?:能|可以|敢)(?=.{1,12}了$)|跳槽[到去]|入职了?(?![体培材手流时日])|"
         + "|".join(
             f"{now}[是改]?(?=住|在.{{1,16}}(?:工作|上班|任职)|搬|换|的?(?:电话|手机|邮箱|地址|微信))"
             for now in ("现在", "目前", "如今", "已经")
         ),
-        r"(?:now|currently) (?=live|work)|(?:live|work)s?\b(?=.{1,40}\bnow$)",
+        r"can (?=.{1,40}\b(?:now|again)$)|(?:now|currently) (?=live|work|can )|(?:live|work)s?\b(?=.{1,40}\bnow$)",
     ),
 )
 ADDED: Final = re.compile(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.remember.conflict import CUES, cued, overrules
+from app.remember.conflict import CUES, cued, denies, overrules
 
 # The older statement, then the newer one.
 OVERRULED = [
@@ -152,6 +152,11 @@ def test_r10_words_of_change_overrule_the_matching_statement(old: str, new: str)
 @pytest.mark.parametrize(("old", "new"), STILL_TRUE)
 def test_r11_what_is_added_or_about_something_else_overrules_nothing(old: str, new: str) -> None:
     assert overrules(new, old) is None
+
+
+@pytest.mark.parametrize("text", ["我现在能吃辣了", "I can eat spicy food again", "我结婚了", "The VPN is disabled"])
+def test_what_may_turn_round_something_worded_otherwise_is_looked_for_far_away(text: str) -> None:
+    assert cued(text) or denies(text)
 
 
 def test_each_row_of_cues_is_used() -> None:
