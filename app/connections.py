@@ -4,6 +4,7 @@ Invariant: what a statement relies on is set for it: on a connection of our own 
 transaction may be on another server connection, in the packet that opens the transaction.
 """
 
+import socket
 from typing import Any, Final
 
 from pydantic import BaseModel, Field, SecretStr
@@ -73,6 +74,7 @@ def _settings(config: DatabaseConfig) -> dict[str, str]:
         "statement_timeout": str(config.statement_timeout_ms),
         "lock_timeout": str(config.lock_timeout_ms),
         "idle_in_transaction_session_timeout": str(config.idle_in_transaction_timeout_ms),
+        "client_connection_check_interval": "1000",  # what was asked by a client that hung up is not worked out
         "jit": "off",
         # Keys lead every statement, so one plan serves all and an index each; planning takes longer than most.
         "plan_cache_mode": "force_generic_plan",
@@ -93,3 +95,18 @@ _UNPREPARED: Final = {
 
 def _on_connect(adapter: Any, _: Any) -> None:
     adapter.run_async(register_codecs)
+    _keep_alive(adapter.driver_connection._transport.get_extra_info("socket"))  # noqa: SLF001 - the driver hides it
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Let the system find out within half a minute that a server or the way to it is gone, not within hours."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(socket, name):  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# Seconds of silence before a probe, seconds between probes, probes; and milliseconds until what was sent is confirmed.
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}

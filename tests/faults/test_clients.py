@@ -114,3 +114,27 @@ async def test_300_requests_given_up_at_random_moments(stage: Stage, seen: Seen)
         ))  # fmt: skip
         assert all(own(answer, f"u{number}") >= 1 for number, answer in enumerate(again))
     assert await stage.ask("SELECT count(*) - count(DISTINCT (subject_id, content)) FROM memories") == [(0,)]
+
+
+async def test_what_a_cancelled_request_asked_the_database_is_ended(stage: Stage) -> None:
+    """Also by a server that by itself would not notice, and with limits that are far away."""
+    await stage.ask(f"ALTER DATABASE {stage.database} SET client_connection_check_interval = 0")
+    settings = make_settings(stage.service_url, stage.directory, required=False)
+    settings.database.lock_timeout_ms = settings.database.statement_timeout_ms = 3_600_000
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'mneme'"
+    async with run(settings) as service, stage.session() as stranger:
+        inside = httpx2.ASGITransport(app=service.app)
+        async with httpx2.AsyncClient(transport=inside, base_url="http://127.0.0.1") as client, stranger.transaction():
+            await stranger.execute("LOCK TABLE memories IN ACCESS EXCLUSIVE MODE")
+            path, body = asked(0)
+            search = asyncio.create_task(client.post(path, json=body))
+
+            async def waits() -> bool:
+                return bool(await stage.ask(waiting))
+
+            async def ended() -> bool:
+                return not await waits()
+
+            await until(waits, "the search waits for the table")
+            search.cancel()
+            await until(ended, "its session has ended")

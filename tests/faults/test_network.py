@@ -2,9 +2,14 @@
 
 import asyncio
 import random
+import socket
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from app.connections import DatabaseConfig
+from app.database import Database
 from tests.faults.conftest import Seen, Stage, answers
 from tests.faults.history import History
 from tests.faults.processes import kept, until
@@ -87,3 +92,16 @@ async def test_half_open_sockets_are_noticed(stage: Stage, seen: Seen) -> None:
         await until(lambda: stage.ready(client), "ready again")
     heard_in_time(history)
     seen(f"forgotten: {forgotten}; silent: /livez {middle:.1f} ms, {dict(history.refusals)}")
+
+
+async def test_the_system_watches_idle_connections(stage: Stage) -> None:
+    """Silence on the way, which no process here can play, ends a connection within half a minute, not two hours."""
+    database = await Database.connect(DatabaseConfig(url=SecretStr(stage.service_url)))
+    pooled = await database.engine.raw_connection()
+    driver: Any = pooled.driver_connection
+    sock = driver._transport.get_extra_info("socket")
+    watched = [sock.getsockopt(socket.IPPROTO_TCP, each) for each in (socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT)]
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert watched == [15, 30_000]
+    pooled.close()
+    await database.close()
