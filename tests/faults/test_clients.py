@@ -88,16 +88,19 @@ async def test_300_requests_given_up_at_random_moments(stage: Stage, seen: Seen)
         assert port is not None
         inside = httpx2.ASGITransport(app=service.app)
         async with httpx2.AsyncClient(transport=inside, base_url="http://127.0.0.1", timeout=60) as client:
+            started = time.perf_counter()
+            assert not any(await asyncio.gather(*(cancel(client, number, 60) for number in range(30))))
+            usual = time.perf_counter() - started
             early: list[bool] = []
             for batch in range(0, 300, 30):
-                waits = [moments.uniform(0, 0.4) for _ in range(30)]
+                waits = [moments.uniform(0, usual) for _ in range(30)]
                 early += await asyncio.gather(*(
                     hang_up(port, batch + place, wait) if place % 2 else cancel(client, batch + place, wait)
                     for place, wait in enumerate(waits)
                 ))  # fmt: skip
         ended = time.perf_counter()
-        assert sum(early[::2]) > 30, "requests are cancelled inside"
-        assert sum(early[1::2]) > 30, "clients hang up"
+        assert 0 < sum(early[::2]) < 150, "some are cancelled inside, some are answered in time"
+        assert 0 < sum(early[1::2]) < 150, "some clients hang up, some are answered in time"
 
         async def clean() -> bool:
             left = await stage.ask(LEFT)

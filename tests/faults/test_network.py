@@ -105,3 +105,16 @@ async def test_the_system_watches_idle_connections(stage: Stage) -> None:
     assert watched == [15, 30_000]
     pooled.close()
     await database.close()
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_called_undone(stage: Stage) -> None:
+    async with kept(stage.server, stage.api()), stage.client() as client:
+        history = History(client)
+        stage.proxy.hold = (b"enable_sort = off", b"COMMIT")
+        assert await history.attempt(0) is None
+        assert dict(history.refusals) == {"503 database_unavailable": 1}
+        assert await stage.ask("SELECT count(*) FROM memories") == [(1,)]
+        stage.proxy.release()
+        assert await history.attempt(0) is not None
+    assert not history.violations
+    assert await stage.ask("SELECT count(*) FROM memories") == [(1,)]
