@@ -9,10 +9,11 @@ import platform
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import uvicorn
@@ -45,8 +46,8 @@ from app.api.openapi import describe
 from app.api.problems import HANDLERS
 from app.clock import now
 from app.database import Database, sql
-from app.embed import Embedder, Generation, claim_generation, load_embedder, load_nli, load_reranker
-from app.errors import StartupRefused
+from app.embed import Embedder, Generation, active_generation_id, load_nli, load_reranker, open_embedder
+from app.errors import MnemeError, StartupRefused
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
 from app.llm import LanguageModel, load_language_model
@@ -62,6 +63,11 @@ ROUTERS: Final = (  # the busiest first
     reviews.router,
     health.probes, operations.router, webhooks.router, tenant.router, forgetting.router, jobs.router, health.router,
 )  # fmt: skip
+FOLLOW_SECONDS: Final = 2.0
+"""How often a process looks which generation of vectors it is to serve."""
+
+RETRY_SECONDS: Final = 30.0
+LONGEST_REQUEST_SECONDS: Final = 60.0
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 _REVISION: Final = sql("SELECT version_num FROM alembic_version")
 _DESCRIPTION: Final = """Long-term memory of AI agents: store statements about users, find them by meaning and words.
@@ -78,8 +84,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings) as services:
-            app.state.mneme = services
+        async with follow(app, settings):
             yield
 
     app = FastAPI(
@@ -105,7 +110,65 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings) -> AsyncIterator[Services]:
+async def follow(app: FastAPI, settings: Settings) -> AsyncIterator[Services]:
+    """Give the application its services, and others when the store is switched to another model; raises StartupRefused.
+
+    The new ones are opened beside the old, which serve until then and are closed when their requests have ended.
+    """
+    opened: list[AsyncExitStack] = []
+    try:
+        services = await _open(app, settings, opened)
+        following = asyncio.create_task(_follow(app, settings, opened))
+        try:
+            yield services
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+    finally:
+        for stack in reversed(opened):
+            await stack.aclose()
+
+
+async def _open(
+    app: FastAPI, settings: Settings, opened: list[AsyncExitStack], switch: Switch | None = None
+) -> Services:
+    stack = AsyncExitStack()
+    services = await stack.enter_async_context(open_services(settings, switch))
+    opened.append(stack)
+    app.state.mneme = services
+    return services
+
+
+async def _follow(app: FastAPI, settings: Settings, opened: list[AsyncExitStack]) -> None:
+    closing = retrying = monotonic()
+    while True:
+        await asyncio.sleep(FOLLOW_SECONDS)
+        services: Services = app.state.mneme
+        if len(opened) > 1 and monotonic() >= closing:
+            await opened.pop(0).aclose()
+        with suppress(MnemeError):  # a database that is away for a moment
+            active = await active_generation_id(services.database)
+            if active in (None, services.generation.generation_id) or monotonic() < retrying:
+                continue
+            try:
+                fresh = await _open(app, settings, opened, services.switch)
+            except Exception as error:  # what serves goes on serving
+                reason = {"reason": error.message} if isinstance(error, StartupRefused) else {}
+                telemetry.log().error("embedding_generation_not_followed", **reason, **telemetry.frames(error))
+                retrying = monotonic() + RETRY_SECONDS
+                continue
+            closing = monotonic() + LONGEST_REQUEST_SECONDS
+            if fresh.embedder.spec.model != services.embedder.spec.model:
+                _show_build(services.embedder.spec.model, 0)
+            telemetry.log().info("embedding_generation_followed", generation=fresh.generation.generation_id)
+
+
+def _show_build(model: str, value: int) -> None:
+    telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), model).set(value)
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, switch: Switch | None = None) -> AsyncIterator[Services]:
     """Connect, check and start everything, and close it again in the other order; raises StartupRefused."""
     pepper = load_pepper(
         settings.auth.pepper.get_secret_value() if settings.auth.pepper else None,
@@ -120,8 +183,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         _check_schema(await revisions())
         keyring = Keyring(database, pepper, required=settings.auth.required)
         await _check_door(keyring, settings.api.host)
-        embedder = load_embedder(settings.embed, settings.data_dir)
-        generation = await claim_generation(database, embedder.spec, TOKENIZER_VERSION, now())
+        embedder, generation = await open_embedder(
+            database, settings.embed, settings.data_dir, TOKENIZER_VERSION, now()
+        )
         await embedder.start()
         stack.push_async_callback(embedder.close)
         recaller = await _open_recaller(settings, database, embedder, generation, stack)
@@ -130,7 +194,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         opinions = _open_opinions(settings, language_model, stack)
         rememberer = Rememberer(database, embedder, generation, settings.remember, opinions)
         desk = _open_desk(settings, rememberer, language_model, stack)
-        telemetry.BUILD_INFO.labels(installed_version("mneme"), platform.python_version(), embedder.spec.model).set(1)
+        _show_build(embedder.spec.model, 1)
         yield Services(
             database=database,
             embedder=embedder,
@@ -149,7 +213,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             ),
             revisions=revisions,
             version=installed_version("mneme"),
-            switch=Switch(),
+            switch=switch or Switch(),
         )
 
 
@@ -221,8 +285,7 @@ async def _serve(settings: Settings, shared_port: bool) -> None:
     # The services are opened out here, not in uvicorn's lifespan, so that a refusal reaches the caller as itself.
     listener = bind(settings.api.host, settings.api.port, shared=shared_port)
     app = create_app(settings)
-    async with open_services(settings) as services:
-        app.state.mneme = services
+    async with follow(app, settings) as services:
         gc.collect()
         gc.freeze()  # what lives as long as the process need not be visited by every full garbage collection
         config = uvicorn.Config(

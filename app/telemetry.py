@@ -37,7 +37,7 @@ DEGRADATIONS: Final = ("embedding_unavailable", "embedding_pending", "rerank_una
 
 BUILD_INFO = Gauge(
     "mneme_build_info",
-    "Always 1; what is running.",
+    "1: what is running; 0: a model that this process left for another.",
     ["version", "python", "embedding_model"],
     multiprocess_mode="livemax",
 )
@@ -123,6 +123,9 @@ EMBEDDING_DEFERRED = Counter(
     "mneme_embedding_deferred_total", "Memories accepted without a vector because the embedder was away or slow."
 )
 EMBEDDING_TRUNCATED = Counter("mneme_embedding_truncated_total", "Queries too long even for several windows.")
+EMBEDDING_GENERATION = Gauge(
+    "mneme_embedding_generation", "Number of the generation that this process serves.", multiprocess_mode="livemax"
+)
 EMBEDDING_PENDING = Gauge(
     "mneme_embedding_pending", "Memories without a vector, in the whole database: use max(), never sum()."
 )

@@ -77,6 +77,17 @@ CONSOLIDATION_DEGRADED = Counter(
 )
 MEMORIES_COOLED = Counter("mneme_memories_cooled_total", "Memories made cold.")
 MEMORIES_WARMED = Counter("mneme_memories_warmed_total", "Cold memories that were used and are warm again.")
+REEMBEDDED = Counter(
+    "mneme_reembedded_total",
+    "Memories that were to get their vector of another model; `failed` ones are tried again.",
+    ["outcome"],
+)
+REEMBED_LACKING = Gauge(
+    "mneme_reembed_lacking",
+    "Memories that lack their vector of the model that the store moves to or has left: use max(), never sum().",
+    ["state"],
+    multiprocess_mode="livemax",
+)
 MEMORIES_PURGED = Counter("mneme_memories_purged_total", "Archived memories deleted at the end of their grace time.")
 MEMORIES_REINFORCED = Counter("mneme_memories_reinforced_total", "Memories that gained importance by use.")
 SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all that was theirs.")
@@ -85,6 +96,8 @@ _BOUNDED: Final = (
     (NLI_REQUESTS, (("ok",), ("failed",), ("rejected",))),
     (JUDGEMENT_DEGRADED, (("nli_unavailable",), ("llm_unavailable",), ("llm_unusable",))),
     (MEMORIES_CONSOLIDATED, (("dedup",), ("deprecate",), ("validity_ended",), ("summarise",))),
+    (REEMBEDDED, (("ok",), ("failed",), ("changed",))),
+    (REEMBED_LACKING, (("building",), ("previous",))),
     (SUMMARIES, (("llm",), ("rule",))),
     (CONSOLIDATION_DEGRADED, tuple((reason,) for reason in (
         "llm_unavailable", "llm_unusable", "questions_used_up", "embedder_unavailable", "invented"

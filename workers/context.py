@@ -8,7 +8,7 @@ from app import consolidate
 from app.backup import Backups
 from app.clock import now
 from app.database import Database
-from app.embed import Embedder, Generation, claim_generation, load_embedder
+from app.embed import Embedder, Generation, Known, active_generation_id, open_embedder, open_other
 from app.errors import EmbeddingUnavailable
 from app.forget import Centre
 from app.guard import load_pepper
@@ -29,7 +29,7 @@ class Context:
     database: Database
     _embedder: Embedder | None = None
     _generation: Generation | None = None
-    _filler: Filler | None = None
+    _other: tuple[int, Embedder] | None = None
     _courier: Courier | None = None
     _rememberer: Rememberer | None = None
     _operator: Operator | None = None
@@ -38,13 +38,24 @@ class Context:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def _embedding(self) -> tuple[Embedder, Generation]:
-        if self._embedder is None:
-            embedder = load_embedder(self.settings.embed, self.settings.data_dir)
-            self._generation = await claim_generation(self.database, embedder.spec, TOKENIZER_VERSION, now())
+        """The model of the generation that is active: after a switch another one than before."""
+        active = await active_generation_id(self.database)
+        if self._embedder is None or self._generation is None or self._generation.generation_id != active:
+            await self._let_go()
+            embedder, self._generation = await open_embedder(
+                self.database, self.settings.embed, self.settings.data_dir, TOKENIZER_VERSION, now()
+            )
             await embedder.start()
             self._embedder = embedder
-        assert self._generation is not None
         return self._embedder, self._generation
+
+    async def _let_go(self) -> None:
+        """Of the model that is served, and of what works with it: what it has in hand is put back."""
+        operator, embedder = self._operator, self._embedder
+        self._operator = self._rememberer = self._embedder = None
+        for service in (operator, embedder):
+            if service is not None:
+                await service.close()
 
     async def filler(self) -> Filler:
         """Return the worker's side of the write path; the first call loads the model.
@@ -52,9 +63,7 @@ class Context:
         Raises StartupRefused when the model is another one than the stored vectors were made with.
         """
         async with self._lock:
-            if self._filler is None:
-                self._filler = Filler(self.database, *await self._embedding(), self.settings.remember)
-            return self._filler
+            return Filler(self.database, *await self._embedding(), self.settings.remember)
 
     async def centre(self) -> Centre:
         """Return what all vectors have in common. Raises EmbeddingUnavailable, and StartupRefused as `filler` does."""
@@ -69,9 +78,31 @@ class Context:
     async def rememberer(self) -> Rememberer:
         """Return the write path; the first call loads the model. Raises StartupRefused as `filler` does."""
         async with self._lock:
+            embedding = await self._embedding()
             if self._rememberer is None:
-                self._rememberer = Rememberer(self.database, *await self._embedding(), self.settings.remember)
+                self._rememberer = Rememberer(self.database, *embedding, self.settings.remember)
             return self._rememberer
+
+    async def model_of(self, generation: Known) -> Embedder:
+        """Return the model of the active generation or of the one beside it, loaded by the first call.
+
+        Raises StartupRefused when it is not to be had.
+        """
+        async with self._lock:
+            if generation.state == "active":
+                return (await self._embedding())[0]
+            if self._other is None or self._other[0] != generation.generation_id:
+                await self.let_other_go()
+                other = await open_other(self.database, self.settings.embed, self.settings.data_dir, generation)
+                await other.start()
+                self._other = generation.generation_id, other
+            return self._other[1]
+
+    async def let_other_go(self) -> None:
+        """Free the model beside the one that is served."""
+        other, self._other = self._other, None
+        if other is not None:
+            await other[1].close()
 
     def language_model(self) -> LanguageModel | None:
         """Return the language model, if one is configured. Raises StartupRefused when it is named by half."""
@@ -117,8 +148,8 @@ class Context:
         return self._backups
 
     async def close(self) -> None:
-        for service in (self._operator, self._language_model, self._courier):
+        await self._let_go()
+        await self.let_other_go()
+        for service in (self._language_model, self._courier):
             if service is not None:
                 await service.close()
-        if self._embedder is not None:
-            await self._embedder.close()

@@ -12,13 +12,14 @@ from typing import Final
 from app import telemetry, work_metrics
 from app.clock import now
 from app.consolidate import deprecate_overruled, merge_duplicates, summarise_old
+from app.embed import other_generation
 from app.errand import Errand
 from app.forget import cool, forget, purge, reinforce
 from app.idempotency import expire_idempotency
 from app.indexes import index_faults
 from app.operations import expire_operations, waiting
 from app.recall import tend_large_subjects
-from app.remember import backlog, end_idle_sessions
+from app.remember import backlog, end_idle_sessions, keep_up
 from app.settings import JobsConfig
 from app.webhooks import forget_events, pending
 from workers.context import Context
@@ -190,6 +191,20 @@ async def summarising(context: Context, errand: Errand) -> int:
     return await summarise_old(context.consolidation(), errand)
 
 
+async def reembedding(context: Context, errand: Errand, *, rest: bool = False) -> int:
+    """Give memories their vector of the model that the store moves to, or has left and may go back to."""
+    days = context.settings.embed.keep_previous_days
+    done = await keep_up(context.database, context.model_of, days, errand, rest=rest)
+    if await other_generation(context.database) is None:
+        await context.let_other_go()
+    return done
+
+
+async def reembedding_rest(context: Context, errand: Errand) -> int:
+    """Give memories that were never hit the vectors that a move to another model left out."""
+    return await reembedding(context, errand, rest=True)
+
+
 async def reinforcement(context: Context, errand: Errand) -> int:
     """Strengthen what search finds again and again."""
     return await reinforce(context.database, errand)
@@ -210,6 +225,10 @@ async def gauges(context: Context, errand: Errand) -> int:
     wrong = await index_faults(context.database)
     telemetry.INDEX_FAULTS.labels("missing").set(len(wrong.missing))
     telemetry.INDEX_FAULTS.labels("invalid").set(len(wrong.invalid))
+    other = await other_generation(context.database)
+    for state in ("building", "previous"):
+        lacking = other.lacking if other is not None and other.state == state else None
+        work_metrics.REEMBED_LACKING.labels(state).set(lacking or 0)
     return 0
 
 
@@ -223,6 +242,8 @@ JOBS: tuple[Job, ...] = (
     Job("operations", operations, every_seconds=1, once=False),
     Job("finished_operations", finished_operations, every_seconds=3600),
     Job("events", events, every_seconds=3600),
+    Job("reembed", reembedding, every_seconds=60),
+    Job("reembed_rest", reembedding_rest, cron="0 5 * * sun"),
     Job("reinforce", reinforcement, every_seconds=30, once=False),
     Job("forget", forgetting, cron="0 3 * * *", by_tenant=True, can_be_dry=True),
     Job("cool", cooling, cron="15 3 * * *", by_tenant=True, can_be_dry=True),  # what is to be forgotten is gone then

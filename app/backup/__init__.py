@@ -4,8 +4,9 @@ from app.backup.archive import Archive
 from app.backup.backups import Backups
 from app.backup.catalog import Entry
 from app.backup.config import BackupConfig
+from app.backup.content import plain_connection
 from app.backup.manifest import Manifest
 from app.backup.merge import Wanted
 from app.backup.restore import SCRATCH
 
-__all__ = ["SCRATCH", "Archive", "BackupConfig", "Backups", "Entry", "Manifest", "Wanted"]
+__all__ = ["SCRATCH", "Archive", "BackupConfig", "Backups", "Entry", "Manifest", "Wanted", "plain_connection"]

@@ -27,6 +27,7 @@ FATES: Final[dict[str, Fate]] = {
     "term_statistics": "derived",
     "subject_stamps": "derived",
     "embedding_generations": "derived",
+    "other_windows": "derived",
     "embedding_queue": "derived",
     "kind_searches": "derived",
     "consolidations": "passing",

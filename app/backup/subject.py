@@ -150,6 +150,10 @@ def _write() -> Any:
         "signs": f"CASE WHEN {_SIGNS_COMPARABLE} THEN old.signs END",
         "signs_generation_id": f"CASE WHEN {_SIGNS_COMPARABLE} THEN cast(:here AS smallint) END",
         "window_count": f"CASE WHEN {_COMPARABLE} THEN old.window_count ELSE 1 END",
+        # Of a model that the store moves to or has left, they are made anew.
+        "other_embedding": "NULL",
+        "other_generation_id": "NULL",
+        "other_window_count": "1",
     }
     names = columns_of("memories")
     keys = {column.name for column in metadata.tables["memories"].primary_key}

@@ -53,6 +53,23 @@ def with_database(action: Callable[[Settings, Database], Awaitable[Result]]) -> 
             embedded.stop(server.directory)
 
 
+def with_database_and_owner(action: Callable[[Settings, Database, str], Awaitable[Result]]) -> Result:
+    """Run `action` as with_database does, with the URL of the schema's owner as well."""
+    settings = load_settings()
+    owner_url = settings.database.owner_url or settings.database.url
+    if owner_url is not None:
+        return with_database(lambda known, database: action(known, database, owner_url.get_secret_value()))
+    refuse_embedded_in_production(settings)
+    server = embedded.start(settings.data_dir / "postgres")
+    try:
+        owner, url = schema.prepare(server)
+        settings.database.url = SecretStr(url)
+        return asyncio.run(_connected(settings, lambda known, database: action(known, database, owner)))
+    finally:
+        if server.started:
+            embedded.stop(server.directory)
+
+
 def with_owner(action: Callable[[str], Result]) -> Result:
     """Run `action` with the URL of the schema's owner; the embedded server is started for it when it does not run."""
     settings = load_settings()

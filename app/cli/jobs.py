@@ -79,7 +79,7 @@ def run(
     wanted = workers.Wanted(name, tenant, dry_run, if_due)
     if (why := workers.refusal(wanted)) is not None:
         raise typer.BadParameter(why)
-    _log_trouble_only()
+    log_trouble_only()
 
     async def action(settings: Settings, database: Database) -> tuple[str, Errand]:
         with _progress(name, quiet=quiet) as watch:
@@ -138,9 +138,18 @@ def undo(
         queued = sum([await undo_cooling(database, one, run_id, now=now()) for one in tenants])
         return queued + sum(one.restored for one in undone), sum(one.left for one in undone)
 
-    _log_trouble_only()
+    log_trouble_only()
     restored, left = with_database(action)
     print(f"{restored} brought back, {left} left: others stand in their place")
+
+
+async def run_here(
+    settings: Settings, database: Database, name: str, *, watch: Callable[[Errand], None]
+) -> tuple[str, Errand]:
+    """Run a job once in this process, under its lease; returns as workers.command.run_job does."""
+    workers = _workers()
+    ended: tuple[str, Errand] = await workers.run_job(settings, database, workers.Wanted(name), tell=_tell, watch=watch)
+    return ended
 
 
 def _table(*headings: str) -> Table:
@@ -153,7 +162,7 @@ def _print(table: Table) -> None:
     Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
 
 
-def _log_trouble_only() -> None:
+def log_trouble_only() -> None:
     """What a worker would log of a run is printed here, or is its summary."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 

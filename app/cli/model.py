@@ -8,7 +8,7 @@ import typer
 from app.cli.connect import with_database
 from app.clock import now
 from app.database import Database
-from app.embed import Calibration, ModelSpec, calibrate, load_embedder, prepare_model
+from app.embed import Calibration, ModelSpec, calibrate, load_embedder, prepare_model, served_config
 from app.embed import store_calibration as store
 from app.embed import stored_calibration as stored
 from app.language import TOKENIZER_VERSION
@@ -42,7 +42,8 @@ def calibrate_model(
     """
 
     async def run(settings: Settings, database: Database) -> None:
-        embedder = load_embedder(settings.embed, settings.data_dir)
+        served = await served_config(database, settings.embed)
+        embedder = load_embedder(served, settings.data_dir)
         await embedder.start()
         try:
             found = await calibrate(embedder)

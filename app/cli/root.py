@@ -7,7 +7,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from app.cli import archive, backup, config, db, jobs, keys, model, repair, serve, tenants, tiers, up
+from app.cli import archive, backup, config, db, jobs, keys, model, reembed, repair, serve, tenants, tiers, up
 from app.cli.bench import bench
 from app.cli.eval import evaluate, evaluate_conflict, evaluate_dedup
 from app.cli.search import search
@@ -41,6 +41,7 @@ app.add_typer(db.app, name="db", help="Migrate the database and look at its sche
 app.add_typer(jobs.app, name="jobs", help="List, run and look back at the jobs of the workers.")
 app.add_typer(keys.app, name="keys", help="Make, list and revoke API keys.")
 app.add_typer(model.app, name="model", help="Prepare the embedding model.")
+app.add_typer(reembed.app, name="reembed", help="Move the store to another embedding model while it serves.")
 app.add_typer(tenants.app, name="tenants", help="Make and list tenants.")
 app.add_typer(tiers.app, name="tiers", help="Look at what is hot, warm and cold.")
 

@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ Vectors = NDArray[np.float32]
 Kind = Literal["query", "document"]
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 SMALLEST_NORM: Final = 1e-6
+SOURCE: Final = (
+    "provider", "model", "revision", "url", "dimension", "query_prompt", "document_prompt", "max_tokens",
+)  # fmt: skip
+"""What of a configuration says which model it is."""
 
 
 class EmbedConfig(BaseModel, extra="forbid"):
@@ -56,6 +60,9 @@ class EmbedConfig(BaseModel, extra="forbid"):
     timeout_seconds: float = Field(
         10.0, gt=0, description="Longest time of one call of the endpoint, retries included."
     )
+    keep_previous_days: float = Field(
+        7.0, ge=0, description="How long the vectors of a model that was left are kept up, so that one may go back."
+    )
 
     @field_validator("query_window", "pair_window")
     @classmethod
@@ -68,6 +75,15 @@ class EmbedConfig(BaseModel, extra="forbid"):
     def stated(self) -> frozenset[str]:
         """The windows that are set here, whatever was measured."""
         return frozenset(name for name in ("query_window", "pair_window") if getattr(self, name) is not None)
+
+    def source(self) -> dict[str, Any]:
+        """Where the model comes from and how it is used, without secrets: enough to load it again."""
+        return self.model_dump(include=set(SOURCE), exclude_none=True)
+
+    def of(self, source: dict[str, Any]) -> "EmbedConfig":
+        """The same effort for the model of another source."""
+        here = {name: value for name, value in self if name not in (*SOURCE, "query_window", "pair_window")}
+        return EmbedConfig(**here, **source)
 
 
 class QueueFull(Exception):

@@ -154,12 +154,16 @@ _COOL = sql(f"""
     ), windows AS (
         DELETE FROM memory_windows w USING seen s
         WHERE w.tenant_id = s.tenant_id AND w.subject_id = s.subject_id AND w.memory_id = s.memory_id
+    ), others AS (
+        DELETE FROM other_windows w USING seen s
+        WHERE w.tenant_id = s.tenant_id AND w.subject_id = s.subject_id AND w.memory_id = s.memory_id
     ), terms AS (
         DELETE FROM memory_terms t USING seen s
         WHERE t.tenant_id = s.tenant_id AND t.subject_id = s.subject_id AND t.memory_id = s.memory_id
     )
     UPDATE memories m SET cooled_by = :run_id, signs = binary_quantize(m.embedding - cast(:centre AS halfvec)),
            signs_generation_id = m.generation_id, embedding = NULL, generation_id = NULL, window_count = 1,
+           other_embedding = NULL, other_generation_id = NULL, other_window_count = 1,
            keywords = '{{}}/1000000000', ann = false
     FROM seen s
     WHERE m.tenant_id = s.tenant_id AND m.subject_id = s.subject_id AND m.memory_id = s.memory_id

@@ -17,6 +17,7 @@ from asyncpg.pgproto import pgproto
 from numpy.typing import NDArray
 
 from app.database import Statement, Transaction, sql
+from app.embed import BOTH, Columns
 from app.language import KeywordQuery
 from app.memory import MEMORY_ALIVE
 from app.recall.query import Candidates, Filters, Query, row_before
@@ -177,18 +178,24 @@ def record(shape: Shape) -> str:
 
 def _distance(name: str, generation_id: int) -> str:
     """Distance to one of the query's vectors; NaN without a vector of this generation."""
+    cases = " ".join(
+        f"WHEN m.{columns.generation_id} = {generation_id} THEN {_measured(name, columns)}" for columns in BOTH
+    )
+    return f"(CASE {cases} ELSE 'NaN' END)::float4"
+
+
+def _measured(name: str, columns: Columns) -> str:
+    own = f"m.{columns.embedding}"
     if name == "small_talk":
-        measured = f"(m.embedding <#> :{name})"
-    elif name == "vector":  # a long text has further windows; its distance is that of its nearest one
-        measured = """
-            CASE WHEN m.window_count = 1 THEN m.embedding <=> :vector ELSE least(m.embedding <=> :vector, (
-                SELECT min(w.embedding <=> :vector) FROM memory_windows w
+        return f"({own} <#> :{name})"
+    if name == "vector":  # a long text has further windows; its distance is that of its nearest one
+        return f"""
+            CASE WHEN m.{columns.window_count} = 1 THEN {own} <=> :vector ELSE least({own} <=> :vector, (
+                SELECT min(w.embedding <=> :vector) FROM {columns.windows} w
                 WHERE w.tenant_id = m.tenant_id AND w.subject_id = m.subject_id AND w.memory_id = m.memory_id
             )) END
         """
-    else:
-        measured = f"(m.embedding <=> :{name})"
-    return f"(CASE WHEN m.generation_id = {generation_id} THEN {measured} ELSE 'NaN' END)::float4"
+    return f"({own} <=> :{name})"
 
 
 # Of several accesses only the last is known: one after the moment asked for says nothing about those before it.

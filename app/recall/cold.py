@@ -107,7 +107,8 @@ def _measured(shape: Shape) -> Statement:
     return sql(f"""
         SELECT string_agg({record(shape)}, '') FROM (
             SELECT c.*, made.embedding, made.keywords, 1 AS window_count,
-                   CASE WHEN made.embedding IS NOT NULL THEN {shape.generation_id} END AS generation_id
+                   CASE WHEN made.embedding IS NOT NULL THEN {shape.generation_id} END AS generation_id,
+                   NULL::halfvec AS other_embedding, NULL::smallint AS other_generation_id, 1 AS other_window_count
             FROM unnest(cast(:ids AS uuid[]), cast(:embeddings AS halfvec[]), cast(:keyword_vectors AS sparsevec[]))
                  AS made (memory_id, embedding, keywords)
             JOIN (

@@ -55,7 +55,9 @@ _HEADER_BYTES = 4  # of halfvec_send: dimension and a reserved field
 # Texts of several windows may be equal in their first and differ after it: they are not compared. As bytes, for numpy
 # reads all of them at once.
 _VECTOR = """
-    , CASE WHEN m.generation_id = :generation_id AND m.window_count = 1 THEN halfvec_send(m.embedding) END AS vector
+    , CASE WHEN m.generation_id = :generation_id AND m.window_count = 1 THEN halfvec_send(m.embedding)
+           WHEN m.other_generation_id = :generation_id AND m.other_window_count = 1 THEN halfvec_send(m.other_embedding)
+      END AS vector
 """
 _HYDRATE = {
     (deprecated, past, vectors): sql(f"""

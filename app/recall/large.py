@@ -125,7 +125,9 @@ async def find_in_large(
         row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension, own, times), **values)
         expected = min(NEAREST * times, sum(subject.memory_count for subject in large))
         narrow = shape.filters or shape.agent or shape.past
-        if row is not None and not (narrow and "vector" in shape.vectors and row["nearest"] < expected):
+        # None at all: the store was just switched to another model, which this process has not followed yet.
+        few = row is None or row["nearest"] < (expected if narrow else 1)
+        if row is not None and not ("vector" in shape.vectors and few):
             if "vector" in shape.vectors:
                 probe.offer(query.tenant_id, _probed(shape, generation.spec.dimension), values)
             return row["packed"] or b"", statistics

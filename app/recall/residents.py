@@ -7,7 +7,7 @@ transaction, was read from the database after the question came: what was writte
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app import telemetry
 from app.database import Database, Transaction, sql
-from app.embed import Generation
+from app.embed import BOTH, Generation
 from app.errors import DatabaseUnavailable
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
 from app.recall.query import Filters, Query, RecallConfig
@@ -366,13 +366,24 @@ _SUBJECT = sql("""
     WHERE s.tenant_id = :tenant_id
       AND (s.user_id = :user_id OR cast(:user_id AS text) IS NULL AND s.subject_id = :tenant_id)
 """)
+
+
+def _of_generation(value: str) -> str:
+    """The branches of a CASE that give a value from where a memory has its vectors of a generation."""
+    return " ".join(
+        f"WHEN m.{columns.generation_id} = :generation_id THEN {value.format(**asdict(columns))}" for columns in BOTH
+    )
+
+
+_WINDOWS = """CASE WHEN m.{window_count} > 1 THEN (
+    SELECT string_agg(halfvec_send(w.embedding), '' ORDER BY w.window_number) FROM {windows} w
+    WHERE w.tenant_id = m.tenant_id AND w.subject_id = m.subject_id AND w.memory_id = m.memory_id
+) END"""
 _ROWS = sql(f"""
-    SELECT {MEMORY_COLUMNS}, xidsend(m.xmin) AS mark, m.keywords, m.word_count, m.window_count,
-           CASE WHEN m.generation_id = :generation_id THEN halfvec_send(m.embedding) END AS vector,
-           CASE WHEN m.generation_id = :generation_id AND m.window_count > 1 THEN (
-               SELECT string_agg(halfvec_send(w.embedding), '' ORDER BY w.window_number) FROM memory_windows w
-               WHERE w.tenant_id = m.tenant_id AND w.subject_id = m.subject_id AND w.memory_id = m.memory_id
-           ) END AS windows
+    SELECT {MEMORY_COLUMNS}, xidsend(m.xmin) AS mark, m.keywords, m.word_count,
+           CASE {_of_generation("m.{window_count}")} ELSE 1 END AS window_count,
+           CASE {_of_generation("halfvec_send(m.{embedding})")} END AS vector,
+           CASE {_of_generation(_WINDOWS)} END AS windows
     FROM {MEMORY_SOURCE}
     WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = ANY (cast(:ids AS uuid[]))
       AND m.status = 'active' AND m.cooled_by IS NULL

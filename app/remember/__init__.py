@@ -8,6 +8,7 @@ from app.remember.judge import judge_pair
 from app.remember.lineage import MOST_STEPS, Lineage, Restored, lineage_of, make_active, restore
 from app.remember.memory import Draft, IfTrivial, Link, NewMemory, RememberConfig, Written, content_hash
 from app.remember.opinion import LlmOpinion, Opinion, consult
+from app.remember.reembed import Refill, keep_up
 from app.remember.review import Pair, Review, accept_review, open_reviews, reject_review
 from app.remember.shelf import AMENDABLE, Listing, Shelf
 from app.remember.store import store as store_drafts
@@ -32,6 +33,7 @@ __all__ = [
     "NewMemory",
     "Opinion",
     "Pair",
+    "Refill",
     "RememberConfig",
     "Rememberer",
     "Restored",
@@ -52,6 +54,7 @@ __all__ = [
     "held_in",
     "judge_drafts",
     "judge_pair",
+    "keep_up",
     "lineage_of",
     "make_active",
     "open_reviews",

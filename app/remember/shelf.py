@@ -289,6 +289,9 @@ _AMEND_TEXT = sql("""
     WITH cleared AS (
         DELETE FROM memory_windows
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
+    ), also_cleared AS (
+        DELETE FROM other_windows
+        WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
     ), forgotten AS (
         DELETE FROM memory_terms
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
@@ -306,8 +309,8 @@ _AMEND_TEXT = sql("""
     )
     UPDATE memories m SET content_hash = :content_hash, keywords = :keywords, word_count = :word_count,
            tokenizer_version = :tokenizer_version, embedding = :embedding, generation_id = :generation_id,
-           window_count = :window_count, cooled_by = NULL, signs = NULL,
-           signs_generation_id = NULL, ann = s.ann
+           window_count = :window_count, cooled_by = NULL, signs = NULL, signs_generation_id = NULL, ann = s.ann,
+           other_embedding = NULL, other_generation_id = NULL, other_window_count = 1
     FROM subjects s
     WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.memory_id = :memory_id
       AND s.tenant_id = m.tenant_id AND s.subject_id = m.subject_id

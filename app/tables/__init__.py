@@ -3,12 +3,12 @@
 from app.tables.base import metadata
 from app.tables.consolidation import consolidations
 from app.tables.forgetting import jobs
+from app.tables.generations import embedding_generations
 from app.tables.memory import (
     CONTENT_TYPES,
     DEFAULT_TENANT,
     RELATIONS,
     STATUSES,
-    embedding_generations,
 )
 from app.tables.work import job_runs
 

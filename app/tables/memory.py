@@ -13,7 +13,6 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
-    Double,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -141,12 +140,18 @@ memories = Table(
     Column("cooled_by", Uuid, nullable=True),
     Column("signs", BIT(varying=True), nullable=True),
     Column("signs_generation_id", Integer, nullable=True),
+    # The same of the generation that a store moves to, or has left: a switch swaps the names of the two.
+    Column("other_embedding", HALFVEC, nullable=True),
+    Column("other_generation_id", SmallInteger, nullable=True),
+    Column("other_window_count", SmallInteger, nullable=False, server_default=text("1")),
     of_subject(),
     ForeignKeyConstraint(["generation_id"], ["embedding_generations.generation_id"]),
+    ForeignKeyConstraint(["other_generation_id"], ["embedding_generations.generation_id"]),
     one_of("status", STATUSES),
     one_of("content_type", CONTENT_TYPES),
     CheckConstraint("importance BETWEEN 1 AND 5", name="importance"),
     CheckConstraint("(embedding IS NULL) = (generation_id IS NULL)", name="generation"),
+    CheckConstraint("(other_embedding IS NULL) = (other_generation_id IS NULL)", name="other_generation"),
     CheckConstraint("(status = 'deprecated') = (deprecated_at IS NOT NULL)", name="deprecated"),
     # Exact duplicates and the key slot: the last word when two processes write at once.
     Index(
@@ -265,6 +270,19 @@ memory_windows = Table(
     CheckConstraint("window_number >= 2", name="window_number"),
 )
 
+# The same of memories.other_embedding; a switch swaps the names of the two tables.
+other_windows = Table(
+    "other_windows",
+    metadata,
+    tenant_column(),
+    subject_column(),
+    memory_column(),
+    Column("window_number", SmallInteger, primary_key=True),
+    Column("embedding", HALFVEC, nullable=False),
+    of_memory(),
+    CheckConstraint("window_number >= 2", name="window_number"),
+)
+
 # Hot counters, apart from memories: an update here touches no vector and no keyword index.
 memory_usage = Table(
     "memory_usage",
@@ -354,24 +372,6 @@ memory_events = Table(
     Column("detail", JSONB, nullable=False),
     time_column("created_at"),
     Index("memory_events_memory_idx", "tenant_id", "subject_id", "memory_id"),
-)
-
-embedding_generations = Table(
-    "embedding_generations",
-    metadata,
-    Column("generation_id", SmallInteger, primary_key=True, autoincrement=False),
-    text_column("model"),
-    text_column("revision"),
-    Column("dimension", Integer, nullable=False),
-    text_column("query_prompt"),
-    text_column("document_prompt"),
-    Column("tokenizer_version", SmallInteger, nullable=False),
-    Column("query_window", ARRAY(Double), nullable=False),
-    Column("pair_window", ARRAY(Double), nullable=False),
-    text_column("state"),
-    time_column("created_at"),
-    one_of("state", ("active", "retired")),
-    Index("embedding_generations_active_key", "state", unique=True, postgresql_where=text("state = 'active'")),
 )
 
 # Document frequencies of large subjects, refreshed by a job; small subjects count the rows at hand.

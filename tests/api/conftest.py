@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from app.clock import now
 from app.database import Database
 from app.guard import KeyGrant, create_key, load_pepper
-from app.main import create_app, open_services
+from app.main import create_app, follow
 from app.settings import Settings
 
 PEPPER = "a pepper for tests only"
@@ -79,8 +79,7 @@ class _Server(uvicorn.Server):
 async def run(settings: Settings) -> AsyncIterator[Service]:
     """Serve on a free port of this machine, in this event loop."""
     app = create_app(settings)
-    async with open_services(settings) as services:
-        app.state.mneme = services
+    async with follow(app, settings):
         server = _Server(uvicorn.Config(app, port=0, lifespan="off", access_log=False, log_config=None))
         serving = asyncio.create_task(server.serve())
         await server.listening.wait()

@@ -88,8 +88,10 @@ def test_cron_and_systemd_run_jobs_that_exist_at_the_hours_of_the_schedule() -> 
     for timer in folder.glob("*.timer"):
         text = timer.read_text(encoding="utf-8")
         (name,) = re.findall(r"^Unit=mneme-job@(\w+)\.service$", text, re.MULTILINE)
-        ((hour, minute),) = re.findall(r"^OnCalendar=\*-\*-\* (\d\d):(\d\d):00 Asia/Shanghai$", text, re.MULTILINE)
-        assert nights[name] == f"{int(minute)} {int(hour)} * * *"
+        ((day, hour, minute),) = re.findall(
+            r"^OnCalendar=(?:(\w+) )?\*-\*-\* (\d\d):(\d\d):00 Asia/Shanghai$", text, re.MULTILINE
+        )
+        assert nights[name] == f"{int(minute)} {int(hour)} * * {day.lower() or '*'}"
     assert len(table) == len(list(folder.glob("*.timer"))) > 0
 
 
