@@ -38,7 +38,7 @@ from app.api import (
     tenant,
     webhooks,
 )
-from app.api.deps import Limits, Revisions, Services, Switch, is_loopback
+from app.api.deps import Limits, Revisions, Services, Switch, is_loopback, straight
 from app.api.docs import add_docs
 from app.api.health import Readiness
 from app.api.middleware import Frame, sample
@@ -100,9 +100,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=_NO_TELEMETRY,  # ours is in app.telemetry; FastAPI's own doubles the time of a request
     )
     app.state.readiness = Readiness()
-    app.add_middleware(Frame)
     for router in ROUTERS:
         app.router.routes.extend(router.routes)  # include_router() would match every request twice
+    app.add_middleware(Frame, straight=straight(app.router.routes))
     if settings.api.docs:
         add_docs(app)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]

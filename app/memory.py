@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 Kind = Literal["user_preference", "task_state", "domain_knowledge", "interaction_history", "profile", "summary"]
@@ -74,13 +75,40 @@ MEMORY_ALIVE = """
 """
 _FIELDS = tuple(name for name in Memory.model_fields if name not in {"importance_score", "vector"})
 _values = itemgetter(*_FIELDS)
+_ACCESS = _FIELDS.index("access_count")  # followed by last_accessed_at
+_HALVES = _FIELDS[:_ACCESS], (*_FIELDS[_ACCESS + 2 :], "importance_score")
+
+
+class Shown(dict[str, Any]):
+    """The JSON object of a memory, for one that is shown again and again.
+
+    Invariant: once it was encoded nothing in it changes but how often and when it was accessed.
+    """
+
+    __slots__ = ("_halves",)
+    _halves: tuple[bytes, bytes]
+
+    def encoded(self) -> orjson.Fragment:
+        """It as bytes, made once but for the access."""
+        try:
+            before, after = self._halves
+        except AttributeError:
+            parts = [{name: self[name] for name in names} for names in _HALVES]
+            before, after = self._halves = as_bytes(parts[0])[:-1], as_bytes(parts[1])[1:]
+        accessed = self["access_count"], as_bytes(self["last_accessed_at"])
+        return orjson.Fragment(b'%b,"access_count":%d,"last_accessed_at":%b,%b' % (before, *accessed, after))
 
 
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a row of MEMORY_COLUMNS (or of a mapping with the same names)."""
-    shown = dict(zip(_FIELDS, _values(row), strict=True))
+    shown = Shown(zip(_FIELDS, _values(row), strict=True))
     shown["importance_score"] = importance_score(row["importance"])
     return shown
+
+
+def as_bytes(document: Any) -> bytes:
+    """JSON in UTF-8; times in RFC 3339 with Z."""
+    return orjson.dumps(document, default=str, option=orjson.OPT_UTC_Z)
 
 
 def importance_score(importance: float) -> float:

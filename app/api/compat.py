@@ -11,13 +11,14 @@ from pydantic import BaseModel
 from app import telemetry
 from app.api.deps import Mneme, Reader, Writer, walled_router
 from app.api.problems import problems
-from app.api.reply import REMOVED_HEADER, as_bytes, reply
+from app.api.reply import REMOVED_HEADER, reply
 from app.api.schemas import TutorialAdd, TutorialRetrieve
 from app.api.search import note
 from app.clock import now
 from app.errors import Invalid
 from app.extract import NOTHING_SAID
 from app.idempotency import Answer
+from app.memory import as_bytes
 from app.recall import Query
 from app.remember import DEFAULT_KIND, NewMemory, Written
 

@@ -5,7 +5,7 @@ when it is declared. Only the probes in health.py are made differently.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, NoReturn, get_type_hints
@@ -14,10 +14,13 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import telemetry
 from app.api.body import read_json
+from app.api.problems import HANDLERS
 from app.clock import now
 from app.database import Database
 from app.embed import Embedder, Generation
@@ -171,6 +174,19 @@ class WalledRoute(APIRoute):
             return await inner(request)
 
         return walled
+
+
+def straight(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], tuple[WalledRoute, ASGIApp]]:
+    """By method and path the routes that are called directly and whose path is only itself, as what answers there.
+
+    Looking for a route, trying one after the other, takes longer than all else that FastAPI does for these.
+    """
+    return {
+        (method, route.path): (route, ExceptionMiddleware(route.app, handlers=HANDLERS))
+        for route in routes
+        if isinstance(route, WalledRoute) and _is_direct(route.dependant)
+        for method in route.methods or ()
+    }
 
 
 def _is_direct(dependant: Dependant) -> bool:

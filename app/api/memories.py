@@ -14,14 +14,14 @@ from app import telemetry
 from app.api.cursor import next_cursor, place_of
 from app.api.deps import Deleter, Mneme, Reader, Services, Writer, walled_router
 from app.api.problems import ItemProblem, invalid, item_problem, problems
-from app.api.reply import REMOVED_HEADER, as_bytes, reply
+from app.api.reply import REMOVED_HEADER, reply
 from app.api.schemas import BatchIn, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
 from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
 from app.extract import NOTHING_SAID
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency
-from app.memory import Memory
+from app.memory import Memory, as_bytes
 from app.remember import Listing, Written
 
 router = walled_router(prefix="/v1", tags=["memories"])

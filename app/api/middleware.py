@@ -6,6 +6,7 @@ Invariant: whatever a handler raises, the client gets a problem and the log gets
 import asyncio
 import re
 import secrets
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import telemetry
-from app.api.deps import CALLER
+from app.api.deps import CALLER, WalledRoute
 from app.api.problems import problem
 from app.database import Database
 from app.errors import Malformed, MnemeError, NotFound
@@ -32,10 +33,10 @@ _STALL_SECONDS: Final = 0.25
 
 
 class Frame:
-    """The outermost layer of the application."""
+    """The outermost layer of the application; what `straight` names is called without looking for its route."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, straight: Mapping[tuple[str, str], tuple[WalledRoute, ASGIApp]]) -> None:
+        self._app, self._straight = app, straight
         self._meters: dict[tuple[str, str, int, str | None], tuple[Counter, *tuple[Histogram, ...]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,8 +60,13 @@ class Frame:
 
         telemetry.HTTP_REQUESTS_IN_PROGRESS.inc()
         try:
-            refusal = _unreadable(scope)
-            await (self._app if refusal is None else problem(refusal))(scope, receive, framed)
+            if (refusal := _unreadable(scope)) is not None:
+                await problem(refusal)(scope, receive, framed)
+            elif (found := self._straight.get((scope["method"], scope["path"]))) is not None:
+                scope["route"] = found[0]
+                await found[1](scope, receive, framed)
+            else:
+                await self._app(scope, receive, framed)
         except Exception as error:
             telemetry.log().error("internal", **telemetry.frames(error))
             if status:

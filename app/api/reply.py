@@ -2,16 +2,12 @@
 
 from typing import Any
 
-import orjson
 from fastapi import Response
+
+from app.memory import as_bytes
 
 REMOVED_HEADER = "Mneme-Removed"
 """Where an answer has no other place to say that a part of the text was not taken, and why."""
-
-
-def as_bytes(document: Any) -> bytes:
-    """JSON in UTF-8; times in RFC 3339 with Z."""
-    return orjson.dumps(document, default=str, option=orjson.OPT_UTC_Z)
 
 
 def reply(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

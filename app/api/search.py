@@ -14,7 +14,7 @@ from app.api.reply import reply
 from app.api.schemas import SearchIn
 from app.clock import now
 from app.guard import Caller
-from app.memory import Memory
+from app.memory import Memory, Shown
 from app.recall import Absence, Query, Recalled
 
 router = walled_router(prefix="/v1", tags=["search"])
@@ -79,13 +79,14 @@ async def search_memories(services: Mneme, caller: Reader, body: SearchIn) -> Re
     )
     recalled = await services.recaller.recall(query, now=now(), explain=body.explain, why_not=body.why_not)
     note(recalled)
+    shown = [hit.memory.encoded() if isinstance(hit.memory, Shown) else hit.memory for hit in recalled.hits]
     absences = {"why_not": [_absence(one, caller) for one in recalled.why_not]} if body.why_not else {}
     return reply(
         absences
         | {
             "hits": [
-                {"memory": hit.memory, "score": hit.score} | ({} if hit.signals is None else {"signals": hit.signals})
-                for hit in recalled.hits
+                {"memory": memory, "score": hit.score} | ({} if hit.signals is None else {"signals": hit.signals})
+                for hit, memory in zip(recalled.hits, shown, strict=True)
             ],
             "degraded": recalled.degraded,
             "took_ms": round((perf_counter() - started) * 1000, 2),

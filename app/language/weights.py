@@ -7,6 +7,7 @@ pgvector) from which the frequency of every query term in that memory can be rea
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 from zlib import crc32
 
@@ -42,19 +43,22 @@ class QueryCode:
     powers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeywordQuery:
-    """The distinct terms of a query with their ids, and the codes that stored vectors are multiplied with.
+    """The distinct terms of a query with their ids; `words[i]` has the id `word_ids[i]`.
 
-    `words[i]` has the id `word_ids[i]`. Codes of words come first, then those of grams; a query of function words only
-    has no terms and no codes.
+    A query of function words only has no terms and no codes.
     """
 
     words: tuple[str, ...]
     word_ids: tuple[int, ...]
     grams: tuple[str, ...]
     gram_ids: tuple[int, ...]
-    codes: tuple[QueryCode, ...]
+
+    @cached_property
+    def codes(self) -> tuple[QueryCode, ...]:
+        """What stored vectors are multiplied with: the codes of words, then those of grams."""
+        return (*_codes(self.word_ids, WORDS_PER_CODE, 4), *_codes(self.gram_ids, GRAMS_PER_CODE, 2))
 
     def decode(self, products: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Read inner products (rows, codes) as word frequencies 0..3 (rows, words) and gram presence 0/1 (rows, grams).
@@ -120,8 +124,7 @@ def keyword_query(text: str) -> KeywordQuery:
     found_words, found_grams = terms(text)
     words = _distinct(found_words, QUERY_WORDS_MAX, gram=False)
     grams = _distinct(found_grams, QUERY_GRAMS_MAX, gram=True)
-    codes = [*_codes(tuple(words), WORDS_PER_CODE, 4), *_codes(tuple(grams), GRAMS_PER_CODE, 2)]
-    return KeywordQuery(tuple(words.values()), tuple(words), tuple(grams.values()), tuple(grams), tuple(codes))
+    return KeywordQuery(tuple(words.values()), tuple(words), tuple(grams.values()), tuple(grams))
 
 
 def _distinct(found: Sequence[str], most: int, *, gram: bool) -> dict[int, str]:

@@ -39,7 +39,9 @@ class RecallConfig(BaseModel, extra="forbid"):
         2, ge=1, description="Searches of a subject, none a minute after the other, until it is held in memory."
     )
     resident_rows: int = Field(5_000, ge=1, description="Active memories of the largest subject held in memory.")
-    usage_flush_seconds: float = Field(1.0, gt=0, description="How often access counts are written.")
+    usage_flush_seconds: float = Field(
+        1.0, gt=0, description="Pause between writings of access counts; longer where these take long."
+    )
     usage_buffer_size: int = Field(
         50_000, ge=1, description="Memories whose counts may wait; more are dropped and counted."
     )

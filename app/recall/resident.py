@@ -24,7 +24,7 @@ Stamp = tuple[datetime, int]
 """The number of the transaction that changed a subject last, and when its server was started: one that was recovered to
 an earlier moment gives out the same numbers again."""
 
-ROW_BYTES = 3_000  # what Python needs for one memory beside its text and its numbers, about
+ROW_BYTES = 3_700  # what Python needs for one memory beside its text and its numbers, about
 _COLUMNS = ("created_at", "happened_at", "importance", "word_count", "expires_at", "valid_from", "valid_to")
 
 
@@ -87,7 +87,7 @@ class Resident:
     def size_bytes(self) -> int:
         """What it holds, about."""
         arrays = (self.vectors, self.windows, self.terms, self.term_rows, self.term_counts)
-        texts = sum(2 * len(memory["content"]) for memory in self.memories)
+        texts = sum(3 * len(memory["content"]) for memory in self.memories)  # as text, and in JSON
         return sum(array.nbytes for array in arrays) + texts + ROW_BYTES * len(self)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Access counts of what was recalled, gathered in memory and written in one statement about once a second.
+"""Access counts of what was recalled, gathered in memory and written in one statement once a second, or less often.
 
 Invariant: a request never writes; what is waiting is written at shutdown; what cannot be kept or written is counted.
 Writing touches no index: what hits change in memory_usage stands in none.
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,6 +29,8 @@ Written = Mapping[Place, Mapping[UUID, tuple[int, datetime]]]
 MOST_IN_A_ROW: Final = 5
 """A memory hit in more searches in a row than these is noted, to be reinforced."""
 NOTED_EVERY: Final = timedelta(hours=24)
+SHARE: Final = 10  # times as long as a writing took hits wait for the next one
+LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -156,9 +159,13 @@ class UsageBuffer:
                 self._cold[tenant_id] = seen | self._cold.get(tenant_id, {})
 
     async def _run(self) -> None:
+        pause = self._config.usage_flush_seconds
         while True:
-            await asyncio.sleep(self._config.usage_flush_seconds)
+            await asyncio.sleep(pause)
+            started = monotonic()
             await asyncio.shield(self.flush())
+            # Of many searches a second hardly any memory is hit once only: the longer hits wait, the fewer rows change.
+            pause = max(self._config.usage_flush_seconds, min(SHARE * (monotonic() - started), LONGEST_PAUSE_SECONDS))
 
 
 def _columns(waiting: Waiting) -> dict[str, object]:
