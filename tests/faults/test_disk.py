@@ -32,7 +32,7 @@ def small_disk(place: Path, megabytes: int, like: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted here ({done.stderr.partition('\n')[0]}): run it as root")
+        pytest.skip(f"a small disk cannot be mounted here ({done.stderr.splitlines()[0]}): run it as root")
     try:
         yield place
     finally:
