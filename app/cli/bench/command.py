@@ -31,7 +31,7 @@ PARTS: Final[dict[Part, tuple[str, Callable[[Service, Size], Coroutine[Any, Any,
 PERCENTS: Final = (50, 95, 99)
 
 
-def bench(
+def bench(  # noqa: PLR0913, PLR0917 - the options of a command are its user's
     only: Annotated[
         Part | None,
         typer.Option(help="Run one part: model (bundled), service, growth, extraction or night (hashing)."),
@@ -42,6 +42,9 @@ def bench(
     rows: Annotated[int, typer.Option(min=100, max=1_000_000, help="Memories of the largest subject (growth).")] = (
         100_000
     ),
+    store: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder that keeps what part growth fills, for the next run.")
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Processes of the API.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -60,7 +63,7 @@ def bench(
         try:
             reports = [measure(server, directory, part, size, processes) for part in PARTS if only in (None, part)]
             if only in (None, "growth"):
-                reports.append(measure_growth(directory, size, rows, processes))
+                reports.append(measure_growth(directory, size, rows, processes, store))
             if only in (None, "night"):
                 reports.append(measure_night(server, directory, size, processes))
             conversations = only in (None, "extraction")

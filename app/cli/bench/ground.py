@@ -1,6 +1,7 @@
 """What part `growth` stands on: a server with the memory of a production one, and stores filled in bulk.
 
-Invariant: nothing is kept. Nothing is flushed to disk either (fsync off): loading is not what is measured.
+Invariant: a store that was filled says so and is found again by the next run in the same directory. Nothing is flushed
+to disk (fsync off): loading is not what is measured.
 """
 
 import asyncio
@@ -23,15 +24,29 @@ from app.embed import EmbedConfig, claim_generation, load_embedder
 from app.guard import DEFAULT_TENANT_ID
 from app.language import TOKENIZER_VERSION
 from app.recall import RecallConfig, tend_large_subjects
+from app.remember import content_hash
 
 GIGABYTE: Final = 1 << 30
 TUNED: Final = MappingProxyType(
-    {"fsync": "off", "max_wal_size": "16GB", "maintenance_work_mem": "4GB", "max_parallel_maintenance_workers": "2"}
+    {
+        "fsync": "off",
+        "full_page_writes": "off",
+        "wal_level": "minimal",
+        "max_wal_senders": "0",
+        "max_wal_size": "16GB",
+        "autovacuum": "off",
+        "maintenance_work_mem": "4GB",
+        "max_parallel_maintenance_workers": "1",
+    }
 )
+
+_COMMENT: Final = """
+    SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = $1
+"""
 
 
 def start(directory: Path) -> EmbeddedServer:
-    """Start a new server whose shared buffers are a quarter of the machine's memory, 4 GB at most."""
+    """Start a server whose shared buffers are a quarter of the machine's memory, 4 GB at most."""
     server = embedded.start(directory)
     memory = psutil.virtual_memory().total
     buffers = max(1, min(4, memory // GIGABYTE // 4))
@@ -41,19 +56,40 @@ def start(directory: Path) -> EmbeddedServer:
 
 
 def store(server: EmbeddedServer, name: str, lots: Sequence[Lot], embed: EmbedConfig, data_dir: Path) -> str:
-    """Make a store, fill it, and do what the job for large subjects does; returns the URL of the service."""
+    """Find or make a store, filled as the job for large subjects leaves it; returns the URL of the service.
+
+    What was begun and not finished, or filled with other lots, is made anew.
+    """
+    filled = f"filled: {content_hash(repr((lots, embed))).hex()}"
+    if asyncio.run(_comment(server, name)) == filled:
+        return schema.prepare(server, name)[1]
+    asyncio.run(_administer(server, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
     _, url = schema.prepare(server, name)
     asyncio.run(_claim(url, embed, data_dir))
     stock.load(server, name, DEFAULT_TENANT_ID, lots)
     asyncio.run(_tend(url, min((lot.rows for lot in lots if lot.large), default=1_000_000) - 1))
+    asyncio.run(_administer(server, f"COMMENT ON DATABASE {name} IS '{filled}'"))
     return url
 
 
-async def _tune(server: EmbeddedServer, settings: Mapping[str, str]) -> None:
+async def _comment(server: EmbeddedServer, name: str) -> str | None:
     connection = await raw.connect(server, "postgres", teach=None)
     try:
-        for name, value in settings.items():
-            await connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        found: str | None = await connection.fetchval(_COMMENT, name)
+        return found
+    finally:
+        await connection.close()
+
+
+async def _tune(server: EmbeddedServer, settings: Mapping[str, str]) -> None:
+    await _administer(server, *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()))
+
+
+async def _administer(server: EmbeddedServer, *commands: str) -> None:
+    connection = await raw.connect(server, "postgres", teach=None)
+    try:
+        for command in commands:
+            await connection.execute(command)
     finally:
         await connection.close()
 

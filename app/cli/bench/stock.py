@@ -1,7 +1,8 @@
 """Memories by the million: rows as the service stores them, made in several processes and loaded by binary COPY.
 
 Invariant: what a search reads is what writes and the job for large subjects would have left: row, usage, postings,
-statistics and vector index; only events, which no search reads, are left out.
+statistics and vector index; only events, which no search reads, are left out. Beyond DISTINCT memories of a lot, texts
+come again with another number at their end.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,11 +27,13 @@ from app.cli.bench import raw, texts
 from app.cli.embedded import EmbeddedServer
 from app.clock import now
 from app.embed import EmbedConfig, load_embedder
-from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
+from app.language import TOKENIZER_VERSION, KeywordVector, keyword_vector, word_ids
 from app.remember import content_hash
 from app.wire import halfvec, register_codecs, sparsevec
 
 CHUNK: Final = 5_000  # rows of one COPY
+DISTINCT: Final = 100_000  # texts of a lot; more would take longer to tokenise than to load
+POOL: Final = 4  # chunks of texts that come again
 SHARES: Final = {"in_10": 10, "in_100": 100, "in_1000": 1000}
 """Tag -> of how many memories one has it, at random: filters that keep 10 %, 1 % and 0.1 %."""
 CENTRES: Final = 4_000
@@ -40,14 +44,20 @@ _MEMORIES: Final = (
     "tokenizer_version", "embedding", "generation_id", "window_count", "ann",
 )  # fmt: skip
 _USAGE: Final = ("tenant_id", "subject_id", "memory_id", "access_count", "hit_streak")
-_TERMS: Final = ("tenant_id", "subject_id", "term_id", "memory_id")
+_NOTED: Final = """
+    INSERT INTO memory_terms (tenant_id, subject_id, term_id, memory_id)
+    SELECT $1, subject_id, unnest(term_ids), memory_id FROM noted
+"""
+# Rows come faster without what can be made after them; the primary keys that others point at stay.
 _INDEXES: Final = """
     SELECT format('ALTER TABLE memory_terms DROP CONSTRAINT %I', conname) AS away,
            format('ALTER TABLE memory_terms ADD CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)) AS back
     FROM pg_constraint WHERE conrelid = 'memory_terms'::regclass AND contype = 'p'
     UNION ALL
     SELECT format('DROP INDEX %s', indexrelid::regclass), pg_get_indexdef(indexrelid)
-    FROM pg_index WHERE indrelid = 'memory_terms'::regclass AND NOT indisprimary
+    FROM pg_index
+    WHERE indrelid IN ('memories'::regclass, 'memory_terms'::regclass, 'memory_usage'::regclass)
+      AND NOT indisprimary AND indexrelid <> to_regclass('memories_ann_g1')
 """
 
 
@@ -122,21 +132,52 @@ def subject_of(user: str) -> UUID:
     return UUID(bytes=content_hash(user))
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    content: str
+    keywords: KeywordVector
+    words: Sequence[int]
+    vector: NDArray[np.float32]  # by the hashing embedder
+
+
+@lru_cache(maxsize=POOL + 1)
+def _texts(seed: str, start: int, count: int) -> list[_Text]:
+    """Texts, tokenised and embedded."""
+    contents = list(islice(texts.memories(f"{seed} {start}"), count))
+    windows = asyncio.run(load_embedder(EmbedConfig(provider="hashing"), Path()).embed_documents(contents))
+    return [
+        _Text(content, keyword_vector(content), word_ids(content), vector[0])
+        for content, vector in zip(contents, windows, strict=True)
+    ]
+
+
+def _some(seed: str, start: int, count: int) -> list[_Text]:
+    if start < DISTINCT:
+        return _texts(seed, start, count)
+    pool = [text for chunk in range(POOL) for text in _texts(seed, chunk * CHUNK, CHUNK)]
+    return [pool[number] for number in np.random.default_rng([3, start]).integers(len(pool), size=count)]
+
+
+def _with(number: str, keywords: KeywordVector) -> KeywordVector:
+    """The weights of a text with a number at its end."""
+    more = keyword_vector(number)
+    counts = dict(zip(more.ids, more.counts, strict=True)) | dict(zip(keywords.ids, keywords.counts, strict=True))
+    ids = sorted(counts)
+    return KeywordVector(tuple(ids), tuple(map(counts.__getitem__, ids)), keywords.word_count + more.word_count)
+
+
 def _load_part(server: EmbeddedServer, database: str, tenant_id: UUID, lot: Lot, start: int, count: int) -> None:
-    # Some templates have few fillings: a number of its own keeps each text distinct in a million.
-    some = islice(texts.memories(f"{lot.users[0]} {start}"), count)
-    contents = [f"{text} [{number}]" for number, text in enumerate(some, start)]
+    some = _some(lot.users[0], start, count)
+    vectors: Sequence[NDArray[np.float32]] = [text.vector for text in some]
     if lot.vectors == "clustered":
-        vectors: Sequence[NDArray[np.float32]] = clustered(start, count)  # type: ignore[assignment]
-    else:
-        embedder = load_embedder(EmbedConfig(provider="hashing"), Path())
-        vectors = [windows[0] for windows in asyncio.run(embedder.embed_documents(contents))]
+        vectors = clustered(start, count)  # type: ignore[assignment]
     draw = np.random.default_rng([2, start]).integers(0, 1_000_000, size=count)
     memories, terms = [], []
-    for number, (content, vector, drawn) in enumerate(zip(contents, vectors, draw.tolist(), strict=True), start):
+    for number, (text, vector, drawn) in enumerate(zip(some, vectors, draw.tolist(), strict=True), start):
         subject_id, memory_id = subject_of(lot.users[number % len(lot.users)]), uuid7()
         moment = now() - timedelta(minutes=lot.rows - number)
-        keywords = keyword_vector(content)
+        # Some templates have few fillings: a number of its own keeps each text distinct in a million.
+        content, keywords = f"{text.content} [{number}]", _with(str(number), text.keywords)
         tags = ["bench", *(tag for tag, share in SHARES.items() if drawn % share == 0)]
         memories.append((
             tenant_id, subject_id, memory_id, "active", content, "text", "user_preference", 3.0, tags,
@@ -145,14 +186,18 @@ def _load_part(server: EmbeddedServer, database: str, tenant_id: UUID, lot: Lot,
             lot.large,
         ))  # fmt: skip
         if lot.large:
-            terms += [(tenant_id, subject_id, term_id, memory_id) for term_id in word_ids(content)]
-    asyncio.run(_copy(server, database, memories, terms))
+            terms.append((subject_id, memory_id, [*{*text.words, *word_ids(str(number))}]))
+    asyncio.run(_copy(server, database, tenant_id, memories, terms))
 
 
-async def _copy(server: EmbeddedServer, database: str, memories: Sequence[Any], terms: Sequence[Any]) -> None:
+async def _copy(
+    server: EmbeddedServer, database: str, tenant_id: UUID, memories: Sequence[Any], terms: Sequence[Any]
+) -> None:
     async with _connected(server, database) as connection:
         await connection.execute("SET session_replication_role = replica")  # no foreign key is checked row by row
         await connection.copy_records_to_table("memories", records=memories, columns=_MEMORIES)
         usage = [(*row[:3], 0, 0) for row in memories]
         await connection.copy_records_to_table("memory_usage", records=usage, columns=_USAGE)
-        await connection.copy_records_to_table("memory_terms", records=terms, columns=_TERMS)
+        await connection.execute("CREATE TEMP TABLE noted (subject_id uuid, memory_id uuid, term_ids int[])")
+        await connection.copy_records_to_table("noted", records=terms)
+        await connection.execute(_NOTED, tenant_id)
