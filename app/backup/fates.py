@@ -24,6 +24,7 @@ FATES: Final[dict[str, Fate]] = {
     "memory_events": "trace",
     "legal_holds": "trace",
     "memory_terms": "derived",
+    "memory_facets": "derived",
     "term_statistics": "derived",
     "subject_stamps": "derived",
     "embedding_generations": "derived",

@@ -2,7 +2,7 @@
 words, and the latest, for time weighs.
 
 Invariant: the index only proposes. Every proposed row is measured exactly like a row of a small subject, with the
-subject's document frequencies; where the index gives fewer rows than it should, the subject is measured whole.
+subject's document frequencies. Where little passes the filters, or the index gives too few, all that does is measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ import numpy as np
 from app import telemetry
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
-from app.recall.candidates import SUBJECTS, Asked, Shape, alive, matching, parameters, record, shape_of
+from app.recall.candidates import Asked, Shape, alive, matching, parameters, record, shape_of
+from app.recall.narrow import COUNTED, Index, Way, narrowest, of_time, proposed
 from app.recall.probe import RecallProbe
 from app.recall.profile import IN_ORDER_OF_INDEX
 from app.recall.query import Query
@@ -31,7 +32,8 @@ WORDED = 100  # rows that the postings propose
 LATEST = 400  # latest rows, of which those that pass the filters are proposed
 MANY = 5  # times as many nearest and worded where a search asks for more hits than MOST_USUAL
 MOST_USUAL = 20
-SELECTIVE = 28  # of LATEST: where filters pass fewer (7 %), what passes is measured whole; the index would miss some
+SELECTIVE = 0.07  # of the rows of the index: where fewer are looked for, all of them are measured; it would miss some
+MEASURED = 20_000  # rows that are measured at most where the index would miss some
 PROBED = 10  # nearest memories that a probe compares
 POSTINGS_READ = 3_000  # postings read for one query: those of its rarest words
 FRESH_SECONDS = 5.0  # a subject's move to the index is noticed after this time; until then it is measured whole
@@ -44,13 +46,15 @@ TERMS_REMEMBERED = 20_000
 class LargeSubject:
     """A subject with index and postings, and its size when these were last refreshed.
 
-    `frequencies` remembers in how many of its memories a term occurs, as of that refresh.
+    `share` is its share of the rows of the vector index, which it has in common with others; `frequencies` remembers in
+    how many of its memories a term occurs, as of that refresh.
     """
 
     subject_id: UUID
     user_id: str | None
     memory_count: int
     mean_word_count: float
+    share: float
     frequencies: dict[int, float] = field(default_factory=dict, compare=False)
 
 
@@ -71,7 +75,7 @@ class LargeSubjects:
         self._trusted_from = monotonic() + DISTRUST_SECONDS
         telemetry.SEARCH_UNDERFILLED.labels("index_damaged").inc()
 
-    async def among(self, transaction: Transaction, query: Query) -> list[LargeSubject]:
+    async def among(self, transaction: Transaction, query: Query, generation_id: int) -> list[LargeSubject]:
         """The large ones among the subjects of a query."""
         if self.is_distrusted:
             return []
@@ -79,7 +83,7 @@ class LargeSubjects:
         if fresh_until < monotonic():
             if len(self._known) > TENANTS_REMEMBERED:
                 self._known.clear()
-            rows = await transaction.fetch(_LARGE, tenant_id=query.tenant_id)
+            rows = await transaction.fetch(_LARGE, tenant_id=query.tenant_id, generation_id=generation_id)
             before = {subject.subject_id: subject for subject in subjects}
             subjects = []
             for row in rows:
@@ -118,13 +122,14 @@ async def find_in_large(
         "rare_ids": [term_id for term_id, _ in rare],
         "rare_weights": [weight for _, weight in rare],
     }
-    if ("vector" in shape.vectors or rare) and not await _is_selective(transaction, shape, values):
+    own = any(subject.user_id is not None for subject in large)
+    way, selective = await _selective(transaction, shape, large, values)
+    if not selective and ("vector" in shape.vectors or rare):
         await transaction.execute(IN_ORDER_OF_INDEX)
-        own = any(subject.user_id is not None for subject in large)
         times = 1 if query.top_k <= MOST_USUAL else MANY
         row = await transaction.fetch_row(_proposed(shape, generation.spec.dimension, own, times), **values)
         expected = min(NEAREST * times, sum(subject.memory_count for subject in large))
-        narrow = shape.filters or shape.agent or shape.past
+        narrow = shape.filters or shape.agent or shape.past or sum(subject.share for subject in large) < SELECTIVE
         # None at all: the store was just switched to another model, which this process has not followed yet.
         few = row is None or row["nearest"] < (expected if narrow else 1)
         if row is not None and not ("vector" in shape.vectors and few):
@@ -132,17 +137,32 @@ async def find_in_large(
                 probe.offer(query.tenant_id, _probed(shape, generation.spec.dimension), values)
             return row["packed"] or b"", statistics
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
-    packed = await transaction.fetch_value(_whole(shape), **values)
+        way = way or await narrowest(transaction, shape, values)
+    index = None if way is None or way.passing == COUNTED else way.index
+    facets = None if way is None else way.facets
+    packed = await transaction.fetch_value(_whole(shape, own, index), **values, facets=facets)
     return packed or b"", statistics
 
 
-async def _is_selective(transaction: Transaction, shape: Shape, values: Mapping[str, Any]) -> bool:
-    """Whether the filters pass so little, judged by the latest rows, that the index is of no use."""
-    if shape.past or not (shape.filters or shape.agent):
-        return False
+async def _selective(
+    transaction: Transaction, shape: Shape, large: Sequence[LargeSubject], values: Mapping[str, Any]
+) -> tuple[Way | None, bool]:
+    """Whether so few rows are looked for that all are measured, and the way to them, if it was looked for."""
+    share, rows = sum(subject.share for subject in large), sum(subject.memory_count for subject in large)
+    if share < SELECTIVE and rows <= MEASURED:
+        return None, True
+    if not (shape.filters or shape.agent):
+        return None, False
     await transaction.execute(IN_ORDER_OF_INDEX)
-    passing = await transaction.fetch_value(_passing(shape), **values)
-    return bool(passing < SELECTIVE * len(values["large"]))
+    sample = 1.0
+    if not (shape.past or of_time(shape)):
+        sample = await transaction.fetch_value(_passing(shape), **values) / (LATEST * len(large))
+        if sample * share >= SELECTIVE:
+            return None, False
+    way = await narrowest(transaction, shape, values)
+    if way is None:
+        return None, sample * share < SELECTIVE
+    return way, way.passing <= MEASURED and way.passing / max(rows, 1) * share < SELECTIVE
 
 
 async def _statistics(
@@ -262,11 +282,21 @@ def _passing(shape: Shape) -> Statement:
 
 
 @lru_cache(maxsize=256)
-def _whole(shape: Shape) -> Statement:
+def _whole(shape: Shape, own_is_large: bool, index: Index | None) -> Statement:
+    """All that passes the filters: of large subjects by an index of one of them, or by reading these whole."""
     # Filters first: they look at columns that lie in front, and most rows need not be taken apart any further.
+    others = _SMALL_SHARED if own_is_large else _SMALL_OWN_AND_SHARED
+    large = "memories m" if index is None else proposed(shape, index)
     return sql(f"""
-        SELECT string_agg({record(shape)}, '') FROM memories m
-        WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND ({matching(shape)}) AND {alive(shape)}
+        WITH found AS (
+            SELECT {record(shape)} AS packed FROM {large}
+            WHERE m.tenant_id = :tenant_id AND m.subject_id = ANY (cast(:large AS uuid[]))
+              AND ({matching(shape)}) AND {alive(shape)}
+            UNION ALL
+            SELECT {record(shape)} FROM memories m
+            WHERE m.tenant_id = :tenant_id AND {others} AND ({matching(shape)}) AND {alive(shape)}
+        )
+        SELECT string_agg(packed, '') FROM found
     """)
 
 
@@ -288,8 +318,11 @@ _LATEST = f"""
 """
 _NOTHING = "SELECT NULL::uuid AS memory_id, NULL::bytea AS packed WHERE false"
 _LARGE: Any = sql("""
-    SELECT subject_id, user_id, memory_count, mean_word_count FROM subjects
-    WHERE tenant_id = :tenant_id AND ann AND ann_ready
+    SELECT subject_id, user_id, memory_count, mean_word_count,
+           least(1, memory_count / greatest(1, memory_count, (
+               SELECT reltuples::float8 FROM pg_class WHERE oid = to_regclass('memories_ann_g' || :generation_id::int)
+           ))) AS share
+    FROM subjects WHERE tenant_id = :tenant_id AND ann AND ann_ready
 """)
 _FREQUENCIES = sql("""
     SELECT subject_id, term_id, document_count FROM term_statistics

@@ -287,7 +287,7 @@ class Recaller:
     ) -> tuple[Candidates, Statistics | None]:
         generation_id, statistics = self.generation.generation_id, None
         cold = await measure_cold(transaction, query, asked, generation_id=generation_id, now=now)
-        large = await self.large.among(transaction, query)
+        large = await self.large.among(transaction, query, generation_id)
         if large:
             warm, statistics = await find_in_large(
                 transaction, query, asked, large, generation=self.generation, probe=self.probe, now=now

@@ -197,6 +197,15 @@ memories = Table(
         "memory_id",
         postgresql_where=text("status = 'active' AND session_id IS NOT NULL"),
     ),
+    # Of large subjects, the rows of a time, for filters that few pass.
+    Index("memories_created_idx", "tenant_id", "subject_id", "created_at", postgresql_where=text("ann")),
+    Index(
+        "memories_event_idx",
+        "tenant_id",
+        "subject_id",
+        "event_at",
+        postgresql_where=text("ann AND event_at IS NOT NULL"),
+    ),
     # What the rules of forgetting look for, oldest first; a memory that none of them may ever want is in none.
     Index(
         "memories_expires_idx",
@@ -255,6 +264,17 @@ memory_terms = Table(
     memory_column(),
     of_memory(),
     Index("memory_terms_memory_idx", "tenant_id", "subject_id", "memory_id"),
+)
+
+# What filters ask for (tags, kind, content type, metadata), hashed, of the memories of large subjects. A trigger on
+# memories keeps it, on whichever way they change; it only proposes, so it needs no foreign key.
+memory_facets = Table(
+    "memory_facets",
+    metadata,
+    tenant_column(),
+    subject_column(),
+    Column("facet", Integer, primary_key=True),
+    memory_column(),
 )
 
 # Vectors of the further windows of a text longer than the model's limit; the first is memories.embedding.

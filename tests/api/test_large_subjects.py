@@ -1,6 +1,7 @@
 """Large subjects: the job moves them to index and postings, search then finds what the exact scan found, at once."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -8,7 +9,8 @@ import httpx2
 
 from app.clock import now
 from app.database import Database, sql
-from app.recall import RecallConfig, tend_large_subjects
+from app.language import keyword_query
+from app.recall import Filters, Query, RecallConfig, candidates, narrow, tend_large_subjects
 from tests.api.conftest import Service
 
 CONFIG = RecallConfig(exact_scan_rows=300)
@@ -21,6 +23,8 @@ STATE = sql("""
            (SELECT count(*) FROM memories m WHERE m.subject_id = s.subject_id AND m.ann) AS indexed
     FROM subjects s WHERE s.tenant_id = :tenant_id AND s.user_id = 'amy'
 """)
+SUBJECT = sql("SELECT subject_id FROM subjects WHERE tenant_id = :tenant_id AND user_id = 'amy'")
+FACETS = sql("SELECT facet FROM memory_facets WHERE tenant_id = :tenant_id AND memory_id = :memory_id ORDER BY facet")
 
 
 def facts(count: int, start: int = 0) -> list[str]:
@@ -97,6 +101,82 @@ async def test_a_subject_that_grew_is_searched_by_index_with_the_same_hits(
             assert (len(found), found[0]) == (len(hits), hits[0])
             # Small talk is told from likeness by the mean of what is measured, so near ties may change places.
             assert len(set(found) & set(hits)) >= len(hits) - 1
+
+
+# What a search asks for, as the API and as recall know it, what a memory that passes has, and the index that serves.
+FEW: dict[str, tuple[dict[str, Any], Filters, dict[str, Any], narrow.Index | None]] = {
+    "any tag": ({"tags": {"any": ["急件", "x"]}}, Filters(tags_any=("急件", "x")), {"tags": ["急件"]}, "facets"),
+    "all tags": ({"tags": {"all": ["a", "b"]}}, Filters(tags_all=("a", "b")), {"tags": ["a", "b", "c"]}, "facets"),
+    "kind": ({"kinds": ["task_state"]}, Filters(kinds=("task_state",)), {"kind": "task_state"}, "facets"),
+    "type": ({"content_types": ["image"]}, Filters(content_types=("image",)), {"content_type": "image"}, "facets"),
+    "metadata": ({"metadata": {"票": "T 1"}}, Filters(metadata={"票": "T 1"}), {"metadata": {"票": "T 1"}}, "facets"),
+    "number": ({"metadata": {"n": 1}}, Filters(metadata={"n": 1}), {"metadata": {"n": 1.0}}, None),
+    "session": ({"session_id": "s9"}, Filters(session_id="s9"), {"session_id": "s9"}, "session"),
+    "event": (
+        {"event": {"from": "2020-01-01T00:00:00Z", "to": "2021-01-01T00:00:00Z"}},
+        Filters(event_from=datetime.fromisoformat("2020-01-01T00:00:00Z")),
+        {"event_at": "2020-05-05T00:00:00+08:00"},
+        "event",
+    ),
+    "two": (
+        {"kinds": ["interaction_history"], "session_id": "s8"},
+        Filters(kinds=("interaction_history",), session_id="s8"),
+        {"session_id": "s8"},
+        "session",
+    ),
+}  # fmt: skip
+
+
+async def test_what_little_passes_is_found_by_an_index_of_its_own(
+    agent: httpx2.AsyncClient, service: Service, database: Database, tenant: UUID
+) -> None:
+    await fill(agent, facts(400))
+    start, written = 400, {}
+    for name, (_, _, fields, _) in FEW.items():
+        written[name] = (facts(3, start), await fill(agent, facts(3, start), **fields))
+        start += 7
+    await grow(database)
+    forget_what_is_large(service)
+    for name, (wire, filters, _, index) in FEW.items():
+        contents, ids = written[name]
+        assert set(await search(agent, " ".join(contents), top_k=20, filters=wire)) == set(ids), name
+        query = Query(tenant_id=tenant, user_id="amy", text="", filters=filters)
+        asked = candidates.Asked(keyword_query("x"), None)
+        async with database.read(tenant) as transaction:
+            large = [await transaction.fetch_value(SUBJECT, tenant_id=tenant)]
+            values = candidates.parameters(query, asked, now=now()) | {"large": large}
+            way = await narrow.narrowest(transaction, candidates.shape_of(query, asked, 1), values)
+        assert (way and (way.index, way.passing)) == (index and (index, 3)), name
+
+
+async def test_facets_follow_their_memory(
+    agent: httpx2.AsyncClient, service: Service, database: Database, tenant: UUID
+) -> None:
+    await fill(agent, facts(400))
+    [changed] = await fill(agent, facts(1, 500), tags=["before"], metadata={"ticket": "T1"})
+    await grow(database)
+    forget_what_is_large(service)
+    edit = {"tags": ["之后"], "metadata": {"ticket": "T2"}}
+    assert (await agent.patch(f"/v1/memories/{changed}", json=edit)).status_code == 200
+    [late] = await fill(agent, facts(1, 510), tags=["之后"])
+    query = " ".join([*facts(1, 500), *facts(1, 510)])
+    for filters, found in (
+        ({"tags": {"any": ["before"]}}, set()),
+        ({"tags": {"any": ["之后"]}}, {changed, late}),
+        ({"metadata": {"ticket": "T2"}}, {changed}),
+        ({"metadata": {"ticket": "T1"}}, set()),
+    ):
+        assert set(await search(agent, query, filters=filters)) == found, filters
+    names: dict[str, Any] = {"tenant_id": tenant, "memory_id": UUID(changed)}
+    async with database.write(tenant) as transaction:
+        facets = [row["facet"] for row in await transaction.fetch(FACETS, **names)]
+        assert len(facets) == 3  # tag, kind, metadata
+        await transaction.execute(sql("UPDATE memories SET ann = false WHERE memory_id = :memory_id"), **names)
+        assert await transaction.fetch(FACETS, **names) == []
+        await transaction.execute(sql("UPDATE memories SET ann = true WHERE memory_id = :memory_id"), **names)
+        assert [row["facet"] for row in await transaction.fetch(FACETS, **names)] == facets
+        await transaction.execute(sql("DELETE FROM memories WHERE memory_id = :memory_id"), **names)
+        assert await transaction.fetch(FACETS, **names) == []
 
 
 async def test_read_your_writes_holds_in_a_large_subject(

@@ -23,7 +23,18 @@ from app.database import Database, Statement, Transaction, sql
 from app.embed import Generation, ModelSpec, claim_generation
 from app.guard import DEFAULT_TENANT_ID
 from app.language import keyword_query
-from app.recall import Filters, Query, RecallConfig, TimeDecay, candidates, hydrate, large, tend_large_subjects, why_not
+from app.recall import (
+    Filters,
+    Query,
+    RecallConfig,
+    TimeDecay,
+    candidates,
+    hydrate,
+    large,
+    narrow,
+    tend_large_subjects,
+    why_not,
+)
 from app.recall.profile import IN_ORDER_OF_INDEX
 from app.remember import judge, shelf
 from app.wire import halfvec
@@ -123,7 +134,11 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
         "large beside small": (large._proposed(shape, DIMENSION, False), (*near, "memory_windows_pkey")),
         "passing": (large._passing(shape), ("memories_pkey on memories m",)),
         "probe": (large._probed(shape, DIMENSION), near[:1]),
-        "whole": (large._whole(shape), ("memories_warm_idx on memories m",)),
+        "whole": (large._whole(shape, True, None), ("memories_warm_idx on memories m",)),
+        "by facets": (
+            large._whole(shape, True, "facets"),
+            ("memory_facets_pkey on memory_facets f", "(memory_id = ANY ((InitPlan"),
+        ),
         "marked": (large._LARGE, ("subjects_large_idx",)),
         "frequencies": (large._FREQUENCIES, ("term_statistics_pkey",)),
         "walls": (why_not._walls(shape), ()),
@@ -139,9 +154,10 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
         values = candidates.parameters(query, ASKED, now=NOW) | {
             "ids": ids[:10], "generation_id": 1, "large": [subject_id],
             "small_shared": [DEFAULT_TENANT_ID], "terms": rare, "rare_ids": rare, "rare_weights": [1.0] * len(rare),
+            "facets": [1],
         }  # fmt: skip
         for name, (statement, indexes) in wanted.items():
-            if name in ("large", "large beside small", "passing", "probe"):
+            if name in ("large", "large beside small", "passing", "probe", "by facets"):
                 if user_id != "large":
                     continue  # is never asked this
                 await transaction.execute(IN_ORDER_OF_INDEX)
@@ -149,6 +165,33 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
             assert all(index in found for index in indexes), (name, found)
             assert not SEQUENTIAL.search(found), (name, found)
             await transaction.execute(sql("RESET enable_sort"))
+
+
+BY_INDEX: dict[narrow.Index, tuple[Filters, str]] = {
+    "facets": (Filters(tags_any=("t1",), tags_all=("t1",), kinds=("profile",), content_types=("image",),
+                       metadata={"channel": "chat"}), "memory_facets_pkey on memory_facets f"),
+    "created": (Filters(created_from=NOW, created_to=NOW), "memories_created_idx on memories m"),
+    "event": (Filters(event_to=NOW), "memories_event_idx on memories m"),
+    "session": (Filters(session_id="s1"), "memories_session_idx on memories m"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("index", BY_INDEX)
+async def test_a_selective_filter(store: Store, index: narrow.Index, generic: bool) -> None:
+    filters, wanted = BY_INDEX[index]
+    query = replace(PLAIN, user_id="large", filters=filters)
+    shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
+    async with store.database.read(DEFAULT_TENANT_ID) as transaction:
+        subject_id = await transaction.fetch_value(SUBJECT, user_id="large")
+        values = candidates.parameters(query, ASKED, now=NOW) | {
+            "large": [subject_id], "small_shared": [DEFAULT_TENANT_ID], "facets": [1],
+        }  # fmt: skip
+        await transaction.execute(IN_ORDER_OF_INDEX)
+        for statement in (narrow._narrowest(shape), large._whole(shape, True, index)):
+            found = await plan(transaction, statement, values, generic=generic)
+            assert wanted in found, found
+            assert not SEQUENTIAL.search(found), found
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])

@@ -51,7 +51,7 @@ class Given:
 class Unaware:
     """In the place of what knows the large subjects: knows none, so that all of a subject is measured."""
 
-    async def among(self, transaction: object, query: Query) -> list[object]:  # noqa: ARG002
+    async def among(self, transaction: object, query: Query, generation_id: int) -> list[object]:  # noqa: ARG002
         """None of them."""
         return []
 

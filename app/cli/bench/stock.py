@@ -1,8 +1,8 @@
 """Memories by the million: rows as the service stores them, made in several processes and loaded by binary COPY.
 
 Invariant: what a search reads is what writes and the job for large subjects would have left: row, usage, postings,
-statistics and vector index; only events, which no search reads, are left out. Beyond DISTINCT memories of a lot, texts
-come again with another number at their end.
+statistics and vector index; only events, which no search reads, are left out. The texts of a big lot come again, each
+time with another number at their end.
 """
 
 import asyncio
@@ -32,8 +32,7 @@ from app.remember import content_hash
 from app.wire import halfvec, register_codecs, sparsevec
 
 CHUNK: Final = 5_000  # rows of one COPY
-DISTINCT: Final = 100_000  # texts of a lot; more would take longer to tokenise than to load
-POOL: Final = 4  # chunks of texts that come again
+POOL: Final = 4  # chunks of texts that come again in big lots; to tokenise more takes longer than to load them
 SHARES: Final = {"in_10": 10, "in_100": 100, "in_1000": 1000}
 """Tag -> of how many memories one has it, at random: filters that keep 10 %, 1 % and 0.1 %."""
 CENTRES: Final = 4_000
@@ -48,11 +47,17 @@ _NOTED: Final = """
     INSERT INTO memory_terms (tenant_id, subject_id, term_id, memory_id)
     SELECT $1, subject_id, unnest(term_ids), memory_id FROM noted
 """
+_FACETS: Final = """
+    INSERT INTO memory_facets (tenant_id, subject_id, facet, memory_id)
+    SELECT m.tenant_id, m.subject_id, facet, m.memory_id
+    FROM memories m CROSS JOIN LATERAL facets_of(m.tags, m.kind, m.content_type, m.metadata) AS facet WHERE m.ann
+"""
 # Rows come faster without what can be made after them; the primary keys that others point at stay.
 _INDEXES: Final = """
-    SELECT format('ALTER TABLE memory_terms DROP CONSTRAINT %I', conname) AS away,
-           format('ALTER TABLE memory_terms ADD CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)) AS back
-    FROM pg_constraint WHERE conrelid = 'memory_terms'::regclass AND contype = 'p'
+    SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) AS away,
+           format('ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid)) AS back
+    FROM pg_constraint
+    WHERE conrelid IN ('memory_terms'::regclass, 'memory_facets'::regclass) AND contype = 'p'
     UNION ALL
     SELECT format('DROP INDEX %s', indexrelid::regclass), pg_get_indexdef(indexrelid)
     FROM pg_index
@@ -112,6 +117,7 @@ async def _before(server: EmbeddedServer, database: str, tenant_id: UUID, lots: 
 
 async def _after(server: EmbeddedServer, database: str) -> None:
     async with _connected(server, database) as connection:
+        await connection.execute(_FACETS)  # no trigger has
         for (back,) in await connection.fetch("SELECT back FROM bench_indexes"):
             await connection.execute(back)
         await connection.execute("DROP TABLE bench_indexes; SELECT ensure_ann_index(1::smallint)")
@@ -140,10 +146,10 @@ class _Text:
     vector: NDArray[np.float32]  # by the hashing embedder
 
 
-@lru_cache(maxsize=POOL + 1)
-def _texts(seed: str, start: int, count: int) -> list[_Text]:
+@lru_cache(maxsize=POOL)
+def _texts(seed: str, count: int = CHUNK) -> list[_Text]:
     """Texts, tokenised and embedded."""
-    contents = list(islice(texts.memories(f"{seed} {start}"), count))
+    contents = list(islice(texts.memories(seed), count))
     windows = asyncio.run(load_embedder(EmbedConfig(provider="hashing"), Path()).embed_documents(contents))
     return [
         _Text(content, keyword_vector(content), word_ids(content), vector[0])
@@ -151,10 +157,11 @@ def _texts(seed: str, start: int, count: int) -> list[_Text]:
     ]
 
 
-def _some(seed: str, start: int, count: int) -> list[_Text]:
-    if start < DISTINCT:
-        return _texts(seed, start, count)
-    pool = [text for chunk in range(POOL) for text in _texts(seed, chunk * CHUNK, CHUNK)]
+def _some(lot: Lot, start: int, count: int) -> list[_Text]:
+    own = lot.large and lot.vectors == "texts"  # no two vectors are the same
+    if own or lot.rows <= POOL * CHUNK:
+        return _texts(f"{lot.users[0]} {start}", count)
+    pool = [text for number in range(POOL) for text in _texts(f"pool {number}")]
     return [pool[number] for number in np.random.default_rng([3, start]).integers(len(pool), size=count)]
 
 
@@ -167,7 +174,7 @@ def _with(number: str, keywords: KeywordVector) -> KeywordVector:
 
 
 def _load_part(server: EmbeddedServer, database: str, tenant_id: UUID, lot: Lot, start: int, count: int) -> None:
-    some = _some(lot.users[0], start, count)
+    some = _some(lot, start, count)
     vectors: Sequence[NDArray[np.float32]] = [text.vector for text in some]
     if lot.vectors == "clustered":
         vectors = clustered(start, count)  # type: ignore[assignment]
