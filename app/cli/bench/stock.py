@@ -105,7 +105,7 @@ def clustered(seed: int, count: int) -> NDArray[np.float32]:
 
 
 async def _before(server: EmbeddedServer, database: str, tenant_id: UUID, lots: Sequence[Lot]) -> None:
-    async with _connected(server, database) as connection:
+    async with connected(server, database) as connection:
         subjects = [(tenant_id, subject_of(user), user, lot.large, now()) for lot in lots for user in lot.users]
         columns = ("tenant_id", "subject_id", "user_id", "ann", "created_at")
         await connection.copy_records_to_table("subjects", records=subjects, columns=columns)
@@ -116,7 +116,7 @@ async def _before(server: EmbeddedServer, database: str, tenant_id: UUID, lots: 
 
 
 async def _after(server: EmbeddedServer, database: str) -> None:
-    async with _connected(server, database) as connection:
+    async with connected(server, database) as connection:
         await connection.execute(_FACETS)  # no trigger has
         for (back,) in await connection.fetch("SELECT back FROM bench_indexes"):
             await connection.execute(back)
@@ -125,7 +125,8 @@ async def _after(server: EmbeddedServer, database: str) -> None:
 
 
 @asynccontextmanager
-async def _connected(server: EmbeddedServer, database: str) -> AsyncIterator[raw.Connection]:
+async def connected(server: EmbeddedServer, database: str) -> AsyncIterator[raw.Connection]:
+    """A connection of the superuser that knows the binary forms."""
     connection = await raw.connect(server, database, teach=register_codecs)
     try:
         yield connection
@@ -200,7 +201,7 @@ def _load_part(server: EmbeddedServer, database: str, tenant_id: UUID, lot: Lot,
 async def _copy(
     server: EmbeddedServer, database: str, tenant_id: UUID, memories: Sequence[Any], terms: Sequence[Any]
 ) -> None:
-    async with _connected(server, database) as connection:
+    async with connected(server, database) as connection:
         await connection.execute("SET session_replication_role = replica")  # no foreign key is checked row by row
         await connection.copy_records_to_table("memories", records=memories, columns=_MEMORIES)
         usage = [(*row[:3], 0, 0) for row in memories]
