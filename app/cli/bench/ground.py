@@ -60,7 +60,7 @@ def store(server: EmbeddedServer, name: str, lots: Sequence[Lot], embed: EmbedCo
 
     What was begun and not finished, or filled with other lots, is made anew.
     """
-    filled = f"filled: {content_hash(repr((lots, embed))).hex()}"
+    filled = f"filled: {content_hash(repr((lots, embed.provider))).hex()}"
     if asyncio.run(_comment(server, name)) == filled:
         return schema.prepare(server, name)[1]
     asyncio.run(_administer(server, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
