@@ -1,4 +1,4 @@
-"""Facets: what filters ask for, by row of large subjects; and the times of their rows in order.
+"""Facets: what filters ask for, by row of large subjects.
 
 Expand only. GIN on tags would be no index condition behind row security; equality of uuid and int is.
 """
@@ -53,10 +53,6 @@ TRIGGERS = {
     f" {OF.replace('%s', 'OLD')} IS DISTINCT FROM {OF.replace('%s', 'NEW')})",
     "DELETE": "DELETE ON memories FOR EACH ROW WHEN (OLD.ann)",
 }
-INDEXES = {
-    "memories_created_idx": "(tenant_id, subject_id, created_at) WHERE ann",
-    "memories_event_idx": "(tenant_id, subject_id, event_at) WHERE ann AND event_at IS NOT NULL",
-}
 
 
 def upgrade() -> None:
@@ -88,20 +84,10 @@ def upgrade() -> None:
     op.create_primary_key(
         op.f("memory_facets_pkey"), "memory_facets", ["tenant_id", "subject_id", "facet", "memory_id"]
     )
-    with op.get_context().autocommit_block():
-        op.execute("SET lock_timeout = '4s'")
-        op.execute("SET statement_timeout = 0")
-        for name, definition in INDEXES.items():
-            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-            op.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON memories {definition}")
-        op.execute("RESET lock_timeout")
-        op.execute("RESET statement_timeout")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '4s'")
-    for name in INDEXES:
-        op.execute(f"DROP INDEX {name}")
     for event in TRIGGERS:
         op.execute(f"DROP TRIGGER memories_facets_{event.lower()} ON memories")
     op.execute("DROP FUNCTION keep_facets()")
