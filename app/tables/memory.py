@@ -268,14 +268,8 @@ memory_terms = Table(
 
 # What filters ask for (tags, kind, content type, metadata), hashed, of the memories of large subjects. A trigger on
 # memories keeps it, on whichever way they change; it only proposes, so it needs no foreign key.
-memory_facets = Table(
-    "memory_facets",
-    metadata,
-    tenant_column(),
-    subject_column(),
-    Column("facet", Integer, primary_key=True),
-    memory_column(),
-)
+_FACET = Column("facet", Integer, primary_key=True)
+memory_facets = Table("memory_facets", metadata, tenant_column(), subject_column(), _FACET, memory_column())
 
 # Vectors of the further windows of a text longer than the model's limit; the first is memories.embedding.
 memory_windows = Table(
