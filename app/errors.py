@@ -133,6 +133,12 @@ class KeyTaken(Conflict):
     code, title = "key_taken", "Another active memory holds this key"
 
 
+class QuotaExceeded(Conflict):
+    """The user or the tenant has as many active memories as its policy allows, and the policy refuses more."""
+
+    code, title = "quota_exceeded", "The quota of memories is used up"
+
+
 class VersionConflict(MnemeError):
     """If-Match names a version that is not the current one."""
 

@@ -48,6 +48,7 @@ from app.clock import now
 from app.database import Database, sql
 from app.embed import Embedder, Generation, active_generation_id, load_nli, load_reranker, open_embedder
 from app.errors import MnemeError, StartupRefused
+from app.forget import Quotas
 from app.guard import Keyring, derive_secret, load_pepper
 from app.language import TOKENIZER_VERSION
 from app.llm import LanguageModel, load_language_model
@@ -203,6 +204,7 @@ async def open_services(settings: Settings, switch: Switch | None = None) -> Asy
             shelf=Shelf(database, embedder, generation, settings.remember),
             sessions=Sessions(database, embedder.count_tokens, settings.sessions),
             operations=desk,
+            quotas=Quotas(database, settings.forget),
             webhooks=Webhooks(database, pepper, settings.webhooks),
             recaller=recaller,
             forget=settings.forget,

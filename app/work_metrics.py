@@ -75,6 +75,7 @@ SUMMARIES = Counter("mneme_summaries_total", "Summaries made of old memories, by
 CONSOLIDATION_DEGRADED = Counter(
     "mneme_consolidation_degraded_total", "What a run of consolidation could not ask, embed or believe.", ["reason"]
 )
+WRITES_REFUSED = Counter("mneme_writes_refused_total", "Writes beyond a quota whose policy refuses them.", ["reason"])
 MEMORIES_COOLED = Counter("mneme_memories_cooled_total", "Memories made cold.")
 MEMORIES_WARMED = Counter("mneme_memories_warmed_total", "Cold memories that were used and are warm again.")
 REEMBEDDED = Counter(
@@ -93,6 +94,7 @@ MEMORIES_REINFORCED = Counter("mneme_memories_reinforced_total", "Memories that 
 SUBJECTS_ERASED = Counter("mneme_subjects_erased_total", "Users erased with all that was theirs.")
 
 _BOUNDED: Final = (
+    (WRITES_REFUSED, (("subject_quota",), ("tenant_quota",))),
     (NLI_REQUESTS, (("ok",), ("failed",), ("rejected",))),
     (JUDGEMENT_DEGRADED, (("nli_unavailable",), ("llm_unavailable",), ("llm_unusable",))),
     (MEMORIES_CONSOLIDATED, (("dedup",), ("deprecate",), ("validity_ended",), ("summarise",))),

@@ -49,6 +49,7 @@ async def tutorial_add(services: Mneme, caller: Writer, body: TutorialAdd) -> Re
     """Store a memory and answer its id; the same text again answers the same id."""
     telemetry.annotate(operation="write")
     user_id, agent_id = caller.bind(body.user_id, None)
+    await services.quotas.admit(caller.tenant_id, user_id)
     new = NewMemory(
         user_id=user_id, agent_id=agent_id, content=body.content, content_type=body.content_type, kind=DEFAULT_KIND,
         importance=body.importance, tags=tuple(body.tags), source=body.source,

@@ -25,7 +25,7 @@ from app.clock import now
 from app.database import Database
 from app.embed import Embedder, Generation
 from app.errors import Forbidden, Unauthenticated
-from app.forget import ForgetConfig
+from app.forget import ForgetConfig, Quotas
 from app.guard import OPEN_DOOR, Caller, Keyring
 from app.operations import Desk
 from app.recall import Recaller
@@ -75,6 +75,7 @@ class Services:
     webhooks: Webhooks
     recaller: Recaller
     forget: ForgetConfig
+    quotas: Quotas
     keyring: Keyring
     cursor_secret: bytes
     limits: Limits

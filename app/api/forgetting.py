@@ -42,6 +42,7 @@ class PolicyIn(Wire):
     subject_quota: int | None = Field(None, ge=0, le=100_000_000, description="0: none.")
     tenant_quota: int | None = Field(None, ge=0, le=10_000_000_000, description="0: none.")
     cold_days: float | None = Field(None, ge=0, le=3650, description="0: nothing gets cold.")
+    refuse_at_quota: bool | None = Field(None, description="Refuse writes beyond a quota (409 `quota_exceeded`).")
 
 
 class RuleInForce(BaseModel):
@@ -60,6 +61,7 @@ class PolicyAnswer(BaseModel):
     subject_quota: int
     tenant_quota: int
     cold_days: float
+    refuse_at_quota: bool
     own: list[str] = Field(examples=[["grace_days", "rules.stale"]])
 
 

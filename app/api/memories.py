@@ -17,7 +17,15 @@ from app.api.problems import ItemProblem, invalid, item_problem, problems
 from app.api.reply import REMOVED_HEADER, reply
 from app.api.schemas import BatchIn, ListQuery, MemoryIn, MemoryPatch
 from app.clock import now
-from app.errors import FieldError, Forbidden, Invalid, MnemeError, PreconditionRequired, VersionConflict
+from app.errors import (
+    FieldError,
+    Forbidden,
+    Invalid,
+    MnemeError,
+    PreconditionRequired,
+    QuotaExceeded,
+    VersionConflict,
+)
 from app.extract import NOTHING_SAID
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency
@@ -119,6 +127,7 @@ async def write_memory(
     """Store one memory. 201 when a new active memory exists, 200 otherwise."""
     telemetry.annotate(operation="write")
     user_id, agent_id = caller.bind(body.user_id, body.agent_id)
+    await services.quotas.admit(caller.tenant_id, user_id)
     shown: dict[str, Any] = {}
 
     def answer(written: list[Written]) -> Answer:
@@ -150,10 +159,12 @@ async def write_memories(
     for index, item in enumerate(body.items):
         try:
             memory = MemoryIn.model_validate(item)
-            accepted.append((index, memory.to_new(*caller.bind(memory.user_id, memory.agent_id))))
+            new = memory.to_new(*caller.bind(memory.user_id, memory.agent_id))
+            await services.quotas.admit(caller.tenant_id, new.user_id)
+            accepted.append((index, new))
         except ValidationError as error:
             refused[index] = invalid([{**found, "loc": ("body", *found["loc"])} for found in error.errors()])
-        except Forbidden as error:
+        except (Forbidden, QuotaExceeded) as error:
             refused[index] = error
 
     def answer(written: list[Written]) -> Answer:

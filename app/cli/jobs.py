@@ -208,7 +208,7 @@ def _lines(name: str) -> Callable[[Errand], None]:
         if time.monotonic() - said_at >= SECONDS_A_LINE:
             said_at = time.monotonic()
             line = {"job": name, "run_id": errand.run_id, "at": errand.stands_at, "counts": dict(errand.counts)}
-            print(orjson.dumps(line).decode(), file=sys.stderr, flush=True)
+            print(orjson.dumps(line, default=str).decode(), file=sys.stderr, flush=True)  # a driver's own UUID
 
     return watch
 

@@ -4,6 +4,7 @@ from app.forget.archive import Undone, purge, undo_run
 from app.forget.erase import Erased, erase_subject
 from app.forget.holds import list_holds, place_hold, release_hold
 from app.forget.policy import ForgetConfig, put_policy, read_policy
+from app.forget.quota import Quotas
 from app.forget.reinforcement import reinforce
 from app.forget.rules import RULES, Rule
 from app.forget.sweep import HELD, forget
@@ -15,6 +16,7 @@ __all__ = [
     "Centre",
     "Erased",
     "ForgetConfig",
+    "Quotas",
     "Rule",
     "Undone",
     "cool",

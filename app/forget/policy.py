@@ -16,7 +16,7 @@ from app.forget.rules import RULES, Numbers, Rule
 from app.guard import amend_tenant_settings, tenant_settings
 
 GROUP = "forget"
-_LIMITS = ("grace_days", "subject_quota", "tenant_quota", "cold_days")
+_LIMITS = ("grace_days", "subject_quota", "tenant_quota", "cold_days", "refuse_at_quota")
 
 
 class ForgetConfig(BaseModel, extra="forbid"):
@@ -27,6 +27,9 @@ class ForgetConfig(BaseModel, extra="forbid"):
         10_000, ge=0, description="Active memories that a user should have at most; 0: no quota."
     )
     tenant_quota: int = Field(0, ge=0, description="The same for a whole tenant.")
+    refuse_at_quota: bool = Field(
+        False, description="Whether what is written beyond a quota is refused, instead of making room at night."
+    )
     cold_days: float = Field(
         90.0, ge=0, description="Days without use after which a memory of little importance is cold; 0: never."
     )
@@ -41,6 +44,7 @@ class Policy:
     subject_quota: int
     tenant_quota: int
     cold_days: float
+    refuse_at_quota: bool
 
     def quota_line(self, quota: int) -> int:
         """How many memories are not too many; 0: any number."""

@@ -208,3 +208,36 @@ async def test_r20_what_expired_is_found_by_no_search_before_any_job_ran(agent: 
 _TRAIL = sql("""
     SELECT action FROM memory_events WHERE tenant_id = :tenant AND memory_id = :memory ORDER BY created_at, event_id
 """)
+
+
+@pytest.mark.parametrize("user_id", ["lin", None])
+async def test_beyond_a_quota_writes_are_refused_only_where_the_policy_says_so(
+    agent: httpx2.AsyncClient, service: Service, user_id: str | None
+) -> None:
+    def body(number: int) -> dict[str, Any]:
+        return {"user_id": user_id, "content": f"第 {number} 次聊到去爬山, hike {number}"}
+
+    async def write(number: int) -> httpx2.Response:
+        service.app.state.mneme.quotas._policies.clear()  # as if its seconds were over
+        return await agent.post("/v1/memories", json=body(number))
+
+    policy = {"rules": {}, "subject_quota": 2}
+    assert (await agent.put("/v1/policy", json=policy)).json()["refuse_at_quota"] is False
+    assert {(await write(number)).status_code for number in range(3)} == {201}
+    policy |= {"subject_quota": 4, "refuse_at_quota": True}
+    assert (await agent.put("/v1/policy", json=policy)).json()["own"] == ["refuse_at_quota", "subject_quota"]
+    service.app.state.mneme.quotas._policies.clear()
+    items = [body(3), body(4), {"user_id": "wang", "content": "王也去爬山"}]
+    batch = (await agent.post("/v1/memories:batch", json={"items": items})).json()["items"]
+    assert [item["status"] for item in batch] == [201, 409, 201]
+    assert batch[1]["problem"]["code"] == "quota_exceeded"
+    refused = await write(5)
+    assert (refused.status_code, refused.json()["code"]) == (409, "quota_exceeded")
+    memory_id = batch[0]["id"]
+    assert (await agent.patch(f"/v1/memories/{memory_id}", json={"importance": 4})).status_code == 200
+    assert (await agent.delete(f"/v1/memories/{memory_id}")).status_code == 204
+    service.app.state.mneme.quotas._counts.clear()
+    assert (await write(6)).status_code == 201, "there is room again"
+    policy |= {"subject_quota": 0, "tenant_quota": 5}
+    await agent.put("/v1/policy", json=policy)
+    assert (await write(7)).status_code == 409, "the tenant is full"

@@ -6,9 +6,12 @@ from uuid import UUID
 
 import orjson
 import pytest
+from asyncpg.pgproto import pgproto
 
+from app.cli import jobs
 from app.clock import now
 from app.database import Database, sql
+from app.errand import Errand
 from app.errors import EXIT_HELD
 from app.runs import Runs, Slot, Turn
 from tests.cli.test_commands import Ended, Run, configured, mneme
@@ -138,3 +141,14 @@ async def test_cron_beside_workers_runs_a_night_once(
     ]
     assert [one.code for one in runs] == [0, 0, 0]
     assert ["has had its run" in one.err for one in runs] == [False, True, False]
+
+
+def test_how_far_a_long_run_is_is_told_line_by_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its id comes from the driver, whose UUID is one of its own kind."""
+    monkeypatch.setattr(jobs, "SECONDS_A_LINE", 0.0)
+    run_id = pgproto.UUID("01a22abc-e867-728f-a462-a2eba3556f0b")
+    jobs._lines("forget")(Errand(now(), run_id=run_id, stands_at="stale"))
+    line = orjson.loads(capsys.readouterr().err)
+    assert line == {"job": "forget", "run_id": str(run_id), "at": "stale", "counts": {}}
