@@ -21,6 +21,7 @@ CONTENT_CHARACTERS = 8_000
 QUERY_CHARACTERS = 4_000
 TAGS_MAX = 64
 METADATA_MEMBERS = 64
+LONGEST_NAME = 128
 METADATA_DEPTH = 8
 BATCH_ITEMS = 500
 TOKENS_MAX = 32_000
@@ -44,7 +45,7 @@ def _depth(value: JsonValue) -> int:
 
 
 def _flat_enough(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    if len(value) > METADATA_MEMBERS or any(not 1 <= len(name) <= 128 for name in value):
+    if len(value) > METADATA_MEMBERS or "" in value or max(map(len, value), default=0) > LONGEST_NAME:
         raise PydanticCustomError("metadata", "at most 64 members with names of 1 to 128 characters")
     if _depth(value) > METADATA_DEPTH:
         raise PydanticCustomError("metadata", "at most 8 levels deep")

@@ -168,22 +168,11 @@ def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> di
 
 
 def _events(drafts: Sequence[Draft]) -> dict[str, Any]:
-    """What the audit trail says of new rows; one that is overruled from the start says so at once."""
-    events: list[tuple[Draft, str, dict[str, Any]]] = []
-    for draft in drafts:
-        waiting = {"review": draft.review} if draft.in_review else {}
-        events.append((draft, "duplicate" if draft.outcome == "duplicate" else "created", waiting))
-        if draft.outdated_by is not None:
-            by, reason = draft.outdated_by
-            events.append((draft, "deprecated", {"reason": reason, "by": str(by)}))
+    """What the audit trail says of new rows."""
     return {
-        "events": [new_id() for _ in events],
-        "event_subjects": [draft.subject_id for draft, _, _ in events],
-        "event_memories": [draft.memory_id for draft, _, _ in events],
-        "event_actors": [draft.actor for draft, _, _ in events],
-        "event_moments": [draft.now for draft, _, _ in events],
-        "actions": [action for _, action, _ in events],
-        "details": [detail for _, _, detail in events],
+        "events": [new_id() for _ in drafts],
+        "actions": ["duplicate" if draft.outcome == "duplicate" else "created" for draft in drafts],
+        "details": [{"review": draft.review} if draft.in_review else {} for draft in drafts],
     }
 
 
@@ -202,6 +191,7 @@ def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
         for term_id in word_ids(draft.new.content)
     ]
     pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
+    ended = [(draft, *draft.outdated_by) for draft in drafts if draft.outdated_by is not None]
     return {
         "link_subjects": [link[0].subject_id for link in links],
         "link_memories": [link[1] for link in links],
@@ -218,6 +208,12 @@ def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
         "pending_subjects": [draft.subject_id for draft in pending],
         "pending_memories": [draft.memory_id for draft in pending],
         "pending_moments": [draft.now for draft in pending],
+        "ended_subjects": [draft.subject_id for draft, _, _ in ended],
+        "ended_memories": [draft.memory_id for draft, _, _ in ended],
+        "ended_events": [new_id() for _ in ended],
+        "ended_actors": [draft.actor for draft, _, _ in ended],
+        "ended_moments": [draft.now for draft, _, _ in ended],
+        "ended_details": [{"reason": reason, "by": str(by)} for _, by, reason in ended],
     }
 
 
@@ -329,6 +325,15 @@ _OPTIONAL = {
             cast(:pending_moments AS timestamptz[])
         ) AS item (subject_id, memory_id, moment)
     """,
+    "ended_subjects": """
+        INSERT INTO memory_events (
+            tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at
+        )
+        SELECT :tenant_id, subject_id, event_id, memory_id, 'deprecated', actor, 1, detail, moment FROM unnest(
+            cast(:ended_subjects AS uuid[]), cast(:ended_events AS uuid[]), cast(:ended_memories AS uuid[]),
+            cast(:ended_actors AS text[]), cast(:ended_moments AS timestamptz[]), cast(:ended_details AS jsonb[])
+        ) AS item (subject_id, event_id, memory_id, actor, moment, detail)
+    """,
 }
 
 
@@ -341,8 +346,7 @@ def _insert(optional: tuple[str, ...]) -> Statement:
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT :tenant_id, subject_id, event_id, memory_id, action, actor, 1, detail, moment
     FROM unnest(
-        cast(:event_subjects AS uuid[]), cast(:events AS uuid[]), cast(:event_memories AS uuid[]),
-        cast(:actions AS text[]), cast(:event_actors AS text[]), cast(:event_moments AS timestamptz[]),
-        cast(:details AS jsonb[])
+        cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[]),
+        cast(:actors AS text[]), cast(:moments AS timestamptz[]), cast(:details AS jsonb[])
     ) AS item (subject_id, event_id, memory_id, action, actor, moment, detail)
     """)

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.remember import conflict
 from app.remember.conflict import CUES, cued, denies, overrules
+from app.remember.statement import statement
 
 # The older statement, then the newer one.
 OVERRULED = [
@@ -190,3 +192,44 @@ def test_a_question_changes_nothing(pair: tuple[str, str]) -> None:
     asked = new + ("吗？" if not new.isascii() else ", should I ask?")
     assert not cued(asked)
     assert overrules(asked, old) is None
+
+
+SAID = [text for pair in OVERRULED + STILL_TRUE for text in pair]
+PUT_IN = [
+    "不",
+    "没",
+    "别",
+    "再也",
+    "现在",
+    "改成",
+    "搬到",
+    "3",
+    "2月",
+    "A-17",
+    "也",
+    "吗？",
+    " never ",
+    " not ",
+    " moved to ",
+    " now ",
+]
+
+
+@st.composite
+def said(draw: st.DrawFn) -> str:
+    """A statement of the tables with up to two words put in anywhere."""
+    text = draw(st.sampled_from(SAID))
+    for word in draw(st.lists(st.sampled_from(PUT_IN), max_size=2)):
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + word + text[at:]
+    return text
+
+
+@given(said(), said())
+def test_first_looks_spare_work_and_change_no_verdict(new: str, old: str) -> None:
+    verdict = overrules(new, old)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conflict, "_may_change", lambda change, b: not b.negations)
+        assert overrules(new, old) == verdict
+    folded = statement(new).folded
+    assert bool(conflict._ANY_CUE.search(folded)) == any(cue.words.search(folded) for cue in CUES)
