@@ -182,6 +182,7 @@ class Database:
         self.turns = asyncio.Semaphore(config.pool_size)
         self.patience_seconds = config.pool_timeout_seconds
         self._counting: asyncpg.Connection[asyncpg.Record] | None = None
+        self._count_turn = asyncio.Lock()
 
     @staticmethod
     async def connect(config: DatabaseConfig) -> "Database":
@@ -228,20 +229,20 @@ class Database:
     async def count(self, select: str) -> int:
         """How many rows a SELECT of literals finds among what work() sees: a transaction of one packet.
 
-        It has a connection of its own, for one call at a time: to get one from the pool takes longer than to count.
-        Raises what a transaction raises.
+        Calls take turns on a connection of their own: to get one from the pool takes longer than to count. Raises what
+        a transaction raises.
         """
-        # Several statements in one message are one transaction.
-        packet = f"{self._opening}SET LOCAL ROLE {WORKER_ROLE}; {select}"
-        try:
+        packet = f"{self._opening}SET LOCAL ROLE {WORKER_ROLE}; {select}"  # one message, so one transaction
+        async with self._count_turn:
             try:
-                done = await (self._counting or await self._own()).execute(packet)
-            except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):  # as in Scope
-                await self.engine.dispose(close=False)
-                done = await (await self._own()).execute(packet)
-        except BaseException as error:
-            self._hang_up()
-            _raise(error)
+                try:
+                    done = await (self._counting or await self._own()).execute(packet)
+                except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):  # as in Scope
+                    await self.engine.dispose(close=False)
+                    done = await (await self._own()).execute(packet)
+            except BaseException as error:
+                self._hang_up()
+                _raise(error)
         return int(done.removeprefix("SELECT "))
 
     async def _own(self) -> "asyncpg.Connection[asyncpg.Record]":
