@@ -85,6 +85,8 @@ ACTS: dict[str, Act] = {
         "operations", (f"UPDATE operations SET finished_at = {LONG_AGO}",), "SELECT count(*) = 0 FROM operations"
     ),
     "events": Act("outbox", (f"UPDATE outbox SET created_at = {LONG_AGO}",), "SELECT count(*) = 0 FROM outbox"),
+    "reembed": Act("embedding_generations"),
+    "reembed_rest": Act("embedding_generations"),
     "reinforce": Act(
         "memory_usage",
         (_queue("reinforcement_queue", "created_at", "now()", "pending"),),
@@ -94,6 +96,11 @@ ACTS: dict[str, Act] = {
         "memory_archive",
         (f"UPDATE memories SET expires_at = {LONG_AGO} WHERE content = 'expired'",),
         "SELECT count(*) = 1 FROM memory_archive",
+    ),
+    "cool": Act(
+        "memory_windows",
+        (f"UPDATE memories SET importance = 2, updated_at = {LONG_AGO} WHERE content = 'unused'",),
+        "SELECT count(*) = 1 FROM memories WHERE cooled_by IS NOT NULL AND content = 'unused'",
     ),
     "purge": Act(
         "memory_events",
@@ -140,7 +147,7 @@ async def seed(client: httpx2.AsyncClient, hook: str) -> None:
         assert answer.is_success, answer.text
 
     await post("/v1/webhooks", {"url": hook})
-    for content in ("pending", "expired", "over", SHORT, LONG, *PRINTER):
+    for content in ("pending", "expired", "over", "unused", SHORT, LONG, *PRINTER):
         await post("/v1/memories", {"user_id": "amy", "content": content, "if_trivial": "keep"})
     await post("/v1/memories:batch", {"items": [{"user_id": "large", "content": f"room {n}"} for n in range(110)]})
     await post("/v1/sessions/s1/messages", {"user_id": "amy", "messages": [{"role": "user", "content": "hello"}]})
@@ -165,9 +172,12 @@ async def killed_within(stage: Stage, worker: Process, table: str | None) -> Non
         await transaction.rollback()
 
 
+def test_every_job_has_its_act() -> None:
+    assert ACTS.keys() == {job.name for job in JOBS}
+
+
 @pytest.mark.faults
 async def test_the_worker_is_killed_in_every_job(stage: Stage) -> None:
-    assert ACTS.keys() == {job.name for job in JOBS}
     common = {
         "recall__exact_scan_rows": "100",
         "consolidate__summary_similarity": "0.2",
