@@ -23,6 +23,8 @@ from app.errors import StartupRefused
 LOGIN_ROLE = "mneme"
 BACKUP_ROLE = "mneme_backup"
 DATABASE = "mneme"
+ATTEMPTS = 10
+DEADLOCK = "40P01"
 ALEMBIC_INI = Path(__file__).parents[2] / "alembic.ini"
 
 ROLES_SQL = f"""\
@@ -42,10 +44,20 @@ CREATE EXTENSION vector;
 """
 
 
-def upgrade(owner_url: str) -> None:
-    """Bring the schema to the newest revision; two at once take turns, and the second finds nothing to do."""
+def upgrade(owner_url: str, revision: str = "head") -> None:
+    """Bring the schema to a revision; two at once take turns, and the second finds nothing to do.
+
+    A migration that PostgreSQL breaks off to end a deadlock with a running service is tried again.
+    """
     with plain_refusals(owner_url):
-        command.upgrade(_alembic(owner_url), "head")
+        for attempt in range(ATTEMPTS):
+            try:
+                command.upgrade(_alembic(owner_url), revision)
+            except DBAPIError as error:
+                if attempt + 1 == ATTEMPTS or getattr(error.orig, "sqlstate", None) != DEADLOCK:
+                    raise
+            else:
+                return
 
 
 def revisions(owner_url: str) -> tuple[str | None, str | None]:
