@@ -87,7 +87,7 @@ class Traffic:
     async def until(self, model: str, going: "asyncio.Task[None]") -> None:
         """Wait until the service says that it serves a model."""
         heard = asyncio.create_task(self.news.get())
-        await asyncio.wait({heard, going}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({heard, going}, timeout=120, return_when=asyncio.FIRST_COMPLETED)
         assert heard.done(), going
         assert heard.result() == model
 
@@ -96,7 +96,8 @@ async def test_to_another_model_and_back_while_everything_goes_on(
     url: str, model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = Settings(
-        data_dir=model_dir, database={"url": url, "pool_size": 4}, embed={"threads": 1},
+        data_dir=model_dir, database={"url": url, "pool_size": 4, "pool_timeout_seconds": 20}, embed={"threads": 1},
+        recall={"embedding_deadline_seconds": 30}, remember={"embedding_deadline_seconds": 30},
         auth={"pepper": "a pepper for tests only"},
     )  # fmt: skip
     async with run(settings) as service:
