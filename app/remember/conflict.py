@@ -16,7 +16,7 @@ from app.remember.twins import leftover, missing
 from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR, STATES
 
 Reason = Literal["update_words", "opposite"]
-Kind = Literal["ended", "replaced", "moved", "renamed", "now", "is_now", "left"]
+Kind = Literal["ended", "replaced", "moved", "renamed", "now", "is_now", "left", "negated"]
 MOST_WORDS: Final = 24
 """Of a statement that may overrule or be overruled: longer ones say several things."""
 MOST_VALUE_WORDS: Final = 4
@@ -104,7 +104,7 @@ CUES: Final = (
     Cue("moved", "搬[到去来回进]|搬家到|迁居|移居", r"(?:moved|relocated|moving) (?:back )?to\b"),
     Cue("ended", "再也不|不再|戒掉了?|戒了|戒(?![指备律尺毒不])", r"no longer\b|not anymore\b|no more\b"),
     Cue("ended", "", r"(?:quit|stopped|gave up|given up)\b"),
-    Cue("ended", rf"不(?![过仅但是]){_OVER}|没有?{_OVER}"),
+    Cue("negated", rf"不(?![过仅但是]){_OVER}|没有?{_OVER}"),
     Cue("ended", r"n't\b(?=.{1,60}\bany ?more\b)", r"(?:cannot|not|never)\b(?=.{1,60}\bany ?more\b)"),
     Cue(
         "now",
@@ -318,7 +318,9 @@ def _other_state(a: Statement, b: Statement) -> bool:
 def _replaced(a: Statement, b: Statement, change: Change) -> bool:
     topic, named, value = change.topic, change.named, change.value
     if named.words:
-        return _stated(named, b) and _stated(topic, b) and len(leftover(b, a)) <= MOST_VALUE_WORDS
+        # Where it is not said of what it was the value, the old statement says nothing else of it.
+        most = MOST_VALUE_WORDS if _things(topic, a) else 0
+        return _stated(named, b) and _stated(topic, b) and len(leftover(b, a)) <= most
     rest = leftover(b, topic)
     # Of a mere name many things may be said, and only the barest can be its value.
     nameless = _things(topic, a) or (topic.words and len(missing(b, topic)) <= 1)
@@ -388,11 +390,16 @@ def _another(value: Statement, old: Statement) -> bool:
 def _ended(a: Statement, b: Statement, change: Change) -> bool:
     said = statement(f"{change.topic.folded} {change.value.folded}")
     about = [word for word in PREFERENCES.without(said.words) if word[0] not in "@?"]
-    unsaid = PREFERENCES.without(leftover(said, b))
+    unsaid = PREFERENCES.without(missing(said, b))  # also how it is said: 不能用花呗了 ends no other thing about 花呗
     return bool(about) and not unsaid and _stated(said, b, words=False) and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2
+
+
+def _negated(a: Statement, b: Statement, change: Change) -> bool:
+    """Of a mere 不 … 了 the old statement has nothing beside it but a time."""
+    return _ended(a, b, change) and all(_TIME.search(word) for word in leftover(b, a))
 
 
 _MATCHES: Final = {
     "replaced": _replaced, "moved": _moved, "renamed": _renamed, "now": _now, "is_now": _is_now, "left": _left,
-    "ended": _ended,
+    "ended": _ended, "negated": _negated,
 }  # fmt: skip

@@ -137,6 +137,11 @@ STILL_TRUE = [
     ("公司同意远程办公", "我反对远程办公"),
     ("我有两个新手机", "我的新手机是华为的"),
     ("I work at Acme", "I left Acme's party early"),
+    ("花呗可用额度下降了", "不是花呗，是我的网商贷"),
+    ("花呗可用额度", "我花呗不能使用了"),
+    ("花呗账单可以提前还", "我的花呗没有了"),
+    ("借呗额度是500", "借呗不能借了"),
+    ("I love Postgres conferences", "We switched from Postgres to MySQL"),
     # A question states nothing, with or without its mark.
     ("为什么蚂蚁花呗不管使用", "我的花呗为什么不能用了"),
     ("怎么分辩花呗是不是临时额度", "这个月的花呗怎么没有临时额度了"),
