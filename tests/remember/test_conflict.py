@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.remember import conflict
-from app.remember.conflict import CUES, cued, denies, overrules
+from app.remember.conflict import cued, denies, overrules
+from app.remember.cues import CUES
 from app.remember.statement import statement
 
 # The older statement, then the newer one.
