@@ -8,7 +8,7 @@ WORKERS ?= 2
 SQUAWK_EXCLUDED := --exclude=prefer-bigint-over-int,prefer-bigint-over-smallint,prefer-text-field
 
 .DEFAULT_GOAL := help
-.PHONY: help run test faults soak check format eval eval-dedup eval-conflict bench settings clean distclean
+.PHONY: help run test faults soak check format eval eval-dedup eval-conflict bench simulate settings clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ eval-conflict: $(VENV)/.installed ## What is overruled by rules, on labelled pai
 
 bench: $(VENV)/.installed ## Load test beside raw SQL of the same run.
 	@$(BIN)/mneme bench $(ARGS)
+
+simulate: $(VENV)/.installed-dev ## A made-up year with and without the jobs, hours: make simulate ARGS="--subjects 100 --writes 10000".
+	@$(BIN)/mneme simulate --plot docs/forgetting-year.png $(ARGS)
 
 settings: $(VENV)/.installed ## Rewrite docs/settings.md from the settings themselves.
 	@$(BIN)/mneme config docs > docs/settings.md

@@ -11,6 +11,7 @@ from app.cli import archive, backup, config, db, jobs, keys, model, reembed, rep
 from app.cli.bench import bench
 from app.cli.eval import evaluate, evaluate_conflict, evaluate_dedup
 from app.cli.search import search
+from app.cli.simulate import simulate
 from app.errors import MnemeError, StartupRefused, VerificationFailed
 
 EXIT_FAILURE = 1
@@ -34,6 +35,7 @@ app.command("eval")(evaluate)
 app.command("eval-dedup")(evaluate_dedup)
 app.command("eval-conflict")(evaluate_conflict)
 app.command()(bench)
+app.command()(simulate)
 app.add_typer(archive.app, name="archive", help="Move archived memories out of the database, and back.")
 app.add_typer(backup.app, name="backup", help="Make, prove, bring back and remove backups.")
 app.add_typer(config.app, name="config", help="Show and check the settings.")
