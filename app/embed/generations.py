@@ -241,6 +241,11 @@ async def _claim(
             await transaction.execute(_SOURCE, generation_id=row["generation_id"], source=source)
     if row is None:  # another process retired it between the two statements
         raise StartupRefused("the active embedding generation is just being replaced: start again", dependency=True)
+    if row is not None and different and not _differences(row, _identity(spec)):
+        raise StartupRefused(
+            f"the stored keyword weights were made by another tokenizer ({different}), and nothing makes them anew: "
+            "start the release that made them"
+        )
     if different:
         raise StartupRefused(
             f"the stored vectors belong to another embedding generation ({different}). Vectors of two generations are "

@@ -17,6 +17,8 @@ from app.recall.query import RecallConfig
 BATCH_ROWS = 500
 BATCH_SECONDS = 60
 REFRESH_SECONDS = 600
+DRIFT = 0.01
+"""How far a subject may grow or shrink before its statistics are counted again, which reads every posting of it."""
 SAMPLE_ROWS = 4_000  # memories from which the frequencies of character grams are estimated
 
 
@@ -37,9 +39,13 @@ async def tend_large_subjects(database: Database, config: RecallConfig, *, now: 
                     await transaction.execute(_MARK, tenant_id=tenant_id, subject_id=subject["subject_id"])
                 counts["marked"] += 1
             after: UUID | None = UUID(int=0)
+            entered = 0
             while after is not None:
                 after, indexed = await _index_batch(database, tenant_id, subject["subject_id"], after)
-                counts["indexed"] += indexed
+                entered += indexed
+            counts["indexed"] += entered
+            if not entered and subject["ann_ready"] and subject["drift"] <= DRIFT:
+                continue
             async with database.write(tenant_id) as transaction:
                 await transaction.allow(REFRESH_SECONDS)
                 turn = subject_lock(tenant_id, f"statistics of {subject['subject_id']}")
@@ -100,10 +106,11 @@ def _gram_frequencies(contents: Sequence[Any]) -> Counter[int]:
 
 _TENANTS = sql("SELECT tenant_id FROM tenants ORDER BY tenant_id")
 _LARGE = sql("""
-    SELECT s.subject_id, s.user_id, s.ann
+    SELECT s.subject_id, s.user_id, s.ann, s.ann_ready,
+           abs(grown.memories - s.memory_count) / grown.memories::float8 AS drift
     FROM subjects s
     JOIN (
-        SELECT subject_id FROM memories WHERE tenant_id = :tenant_id AND status = 'active' AND cooled_by IS NULL
+        SELECT subject_id, count(*) AS memories FROM memories WHERE tenant_id = :tenant_id AND status = 'active' AND cooled_by IS NULL
         GROUP BY subject_id HAVING count(*) > :most
     ) AS grown ON grown.subject_id = s.subject_id
     WHERE s.tenant_id = :tenant_id

@@ -103,6 +103,21 @@ async def test_a_subject_that_grew_is_searched_by_index_with_the_same_hits(
             assert len(set(found) & set(hits)) >= len(hits) - 1
 
 
+async def test_statistics_are_counted_again_only_after_a_subject_has_changed(
+    agent: httpx2.AsyncClient, database: Database, tenant: UUID
+) -> None:
+    await fill(agent, facts(400))
+    counted = []
+    for more in (0, 0, 3, 3):  # of 400, less than a hundredth, then more than one
+        await fill(agent, facts(more, 400 + 10 * len(counted)))
+        await grow(database)
+        async with database.read(tenant) as transaction:
+            state = await transaction.fetch_row(STATE, tenant_id=tenant)
+        assert state is not None
+        counted.append(state["memory_count"])
+    assert counted == [400, 400, 400, 406]
+
+
 # What a search asks for, as the API and as recall know it, what a memory that passes has, and the index that serves.
 FEW: dict[str, tuple[dict[str, Any], Filters, dict[str, Any], narrow.Index | None]] = {
     "any tag": ({"tags": {"any": ["急件", "x"]}}, Filters(tags_any=("急件", "x")), {"tags": ["急件"]}, "facets"),
