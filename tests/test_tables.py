@@ -75,7 +75,7 @@ async def test_ids_are_uuids_without_a_sequence(owner: "asyncpg.Connection[Any]"
         """
     )
     texts = {"user_id", "agent_id", "session_id"}  # names that the tenant gives
-    numbers = {"generation_id", "other_generation_id", "term_id"}
+    numbers = {"generation_id", "other_generation_id", "signs_generation_id", "term_id"}
     others = {(row["table_name"], row["column_name"]) for row in columns if row["data_type"] != "uuid"}
     assert {column for _, column in others} == texts | numbers
 

@@ -29,6 +29,7 @@ class Context:
     database: Database
     _embedder: Embedder | None = None
     _generation: Generation | None = None
+    _centre: Centre | None = None
     _other: tuple[int, Embedder] | None = None
     _courier: Courier | None = None
     _rememberer: Rememberer | None = None
@@ -69,11 +70,13 @@ class Context:
         """Return what all vectors have in common. Raises EmbeddingUnavailable, and StartupRefused as `filler` does."""
         async with self._lock:
             embedder, generation = await self._embedding()
-            small_talk = SmallTalk(embedder)
-            await small_talk.make()
-        if small_talk.mean is None:
-            raise EmbeddingUnavailable("no vector of small talk")
-        return Centre(generation.generation_id, small_talk.mean)
+            if self._centre is None or self._centre.generation_id != generation.generation_id:
+                small_talk = SmallTalk(embedder)
+                await small_talk.make()
+                if small_talk.mean is None:
+                    raise EmbeddingUnavailable("no vector of small talk")
+                self._centre = Centre(generation.generation_id, small_talk.mean)
+        return self._centre
 
     async def rememberer(self) -> Rememberer:
         """Return the write path; the first call loads the model. Raises StartupRefused as `filler` does."""

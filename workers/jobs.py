@@ -168,7 +168,7 @@ async def forgetting(context: Context, errand: Errand) -> int:
 
 async def cooling(context: Context, errand: Errand) -> int:
     """Take vector and keywords from what was not used for long."""
-    return await cool(context.database, context.settings.forget, await context.centre(), errand)
+    return await cool(context.database, context.settings.forget, context.centre, errand)
 
 
 async def purging(context: Context, errand: Errand) -> int:

@@ -259,6 +259,7 @@ async def _ensure_index(database: Database, generation_id: int) -> None:
     """Made at once while no row is in it; over many rows `mneme repair` makes it, which holds no write up."""
     try:
         async with database.work() as transaction:
+            await transaction.execute(_ONE_AT_A_TIME)  # IF NOT EXISTS does not wait for whoever is making it
             await transaction.execute(_ENSURE_INDEX, generation_id=generation_id)
     except DeadlineExceeded:
         telemetry.log().warning("vector_index_missing", generation_id=generation_id, detail="run `mneme repair`")
@@ -309,6 +310,7 @@ _SOURCE = sql("""
     UPDATE embedding_generations SET source = :source WHERE generation_id = cast(:generation_id AS smallint)
 """)
 _TAKE_TURNS = sql("SELECT pg_advisory_xact_lock(hashtextextended('mneme generations', 0))")
+_ONE_AT_A_TIME = sql("SELECT pg_advisory_xact_lock(hashtextextended('ensure_ann_index', 0))")
 _ENSURE_INDEX = sql("SELECT ensure_ann_index(cast(:generation_id AS smallint))")
 _DROP_INDEXES = sql("SELECT drop_generation_indexes(cast(:generation_id AS smallint))")
 _COLUMNS: Final = """

@@ -4,7 +4,7 @@ Invariant: what matters stays warm: a memory of importance 3 and more, pinned, w
 made cold. Nothing of what a memory says is lost, and a dry errand finds what a real one finds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app import work_metrics
 from app.cold import wake
 from app.database import Database, sql
+from app.embed import active_generation_id
 from app.errand import Change, Errand
 from app.forget.policy import GROUP, ForgetConfig, policy_of
 from app.forget.sweep import ALONG_THE_INDEX, HELD
@@ -36,19 +37,28 @@ class Centre:
     vector: NDArray[np.float32]
 
 
-async def cool(database: Database, config: ForgetConfig, centre: Centre, errand: Errand) -> int:
-    """Take vector and keywords from what was not used for `cold_days`; returns how many (of a dry errand: would be)."""
+async def cool(
+    database: Database, config: ForgetConfig, centre: Callable[[], Awaitable[Centre]], errand: Errand
+) -> int:
+    """Take vector and keywords from what was not used for `cold_days`; returns how many (of a dry errand: would be).
+
+    `centre` is asked only once there is something to cool, since it needs the model.
+    """
+    generation_id = await active_generation_id(database)
     async with database.work() as transaction:
         tenants = await transaction.fetch(_TENANTS, tenant_id=errand.tenant_id, settings=GROUP)
     for tenant in tenants:
         days = policy_of(tenant["own"] or {}, config).cold_days
         errand.stands_at = str(tenant["tenant_id"])
-        if days:
-            await _cool(database, tenant["tenant_id"], centre, errand, days)
+        if days and generation_id is not None:
+            await _cool(database, tenant["tenant_id"], generation_id, centre, errand, days)
     return errand.counts[COOLED]
 
 
-async def _cool(database: Database, tenant_id: UUID, centre: Centre, errand: Errand, days: float) -> None:
+async def _cool(
+    database: Database, tenant_id: UUID, generation_id: int, centre: Callable[[], Awaitable[Centre]],
+    errand: Errand, days: float,
+) -> None:  # fmt: skip
     before = errand.now - timedelta(days=days)
     after = datetime.min.replace(year=2, tzinfo=before.tzinfo), UUID(int=0)
     while not errand.is_over:
@@ -57,11 +67,11 @@ async def _cool(database: Database, tenant_id: UUID, centre: Centre, errand: Err
             await transaction.execute(ALONG_THE_INDEX)
             rows = await transaction.fetch(
                 _UNUSED, tenant_id=tenant_id, before=before, after_at=after[0], after_id=after[1],
-                generation_id=centre.generation_id, limit=BATCH,
+                generation_id=generation_id, limit=BATCH,
             )  # fmt: skip
         gone = {row["memory_id"] for row in rows}
         if rows and not errand.dry_run:
-            gone = await _take(database, tenant_id, centre, errand, rows, before)
+            gone = await _take(database, tenant_id, await centre(), errand, rows, before)
         for row in rows:
             if row["memory_id"] in gone:
                 reason = f"not used for {days:g} days"

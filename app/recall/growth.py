@@ -110,7 +110,8 @@ _LARGE = sql("""
            abs(grown.memories - s.memory_count) / grown.memories::float8 AS drift
     FROM subjects s
     JOIN (
-        SELECT subject_id, count(*) AS memories FROM memories WHERE tenant_id = :tenant_id AND status = 'active' AND cooled_by IS NULL
+        SELECT subject_id, count(*) AS memories FROM memories
+        WHERE tenant_id = :tenant_id AND status = 'active' AND cooled_by IS NULL
         GROUP BY subject_id HAVING count(*) > :most
     ) AS grown ON grown.subject_id = s.subject_id
     WHERE s.tenant_id = :tenant_id

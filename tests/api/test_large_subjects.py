@@ -107,7 +107,7 @@ async def test_statistics_are_counted_again_only_after_a_subject_has_changed(
     agent: httpx2.AsyncClient, database: Database, tenant: UUID
 ) -> None:
     await fill(agent, facts(400))
-    counted = []
+    counted: list[int] = []
     for more in (0, 0, 3, 3):  # of 400, less than a hundredth, then more than one
         await fill(agent, facts(more, 400 + 10 * len(counted)))
         await grow(database)

@@ -39,6 +39,7 @@ MANY = sql("""
            :now
     FROM generate_series(1, cast(:count AS int)) AS number
 """)
+NONE = sql("DELETE FROM operations WHERE tenant_id = :tenant_id")
 INPUT = sql("SELECT request FROM operations WHERE tenant_id = :tenant_id AND operation_id = :operation_id")
 
 
@@ -257,6 +258,9 @@ async def test_a_tenant_with_ten_thousand_waiting_holds_up_no_other(
     second = [claim.tenant_id for claim in await operator.queue.claim(now=now(), limit=8)]
     assert second.count(tenant) == second.count(others[1]) == 4, "who has less in hand comes first"
     assert {claim.tenant_id for claim in await operator.queue.claim(now=now(), limit=50)} == {tenant, others[1]}
+    for one in (tenant, *others):
+        async with database.write(one) as transaction:
+            await transaction.execute(NONE, tenant_id=one)
 
 
 async def test_operations_are_listed_by_what_they_are_newest_first(
