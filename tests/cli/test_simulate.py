@@ -32,6 +32,9 @@ def test_with_the_jobs_less_is_kept_and_the_truth_is_still_found(
     assert kept.written == left.written == WRITES
     assert left.archived == 0 < kept.archived
     assert kept.active < left.active
+    forgotten = sum(month.jobs["forget"] for month in year[command.WITH])
+    assert kept.archived == forgotten - sum(month.jobs["purge"] for month in year[command.WITH])
+    assert left.jobs == {}
     assert kept.questions == left.questions > 5  # of the last month
     assert kept.found_10 is not None
     assert left.found_10 is not None

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -108,6 +109,9 @@ def show(year: Year) -> None:
         for month in months:
             table.add_row(*(_cell(field, getattr(month, field)) for field in COLUMNS))
         console.print(table)
+        did = sum((Counter(month.jobs) for month in months), Counter[str]())
+        if did:
+            console.print("Changed by the jobs: " + ", ".join(f"{job} {count:,}" for job, count in did.items()))
 
 
 def _cell(field: str, value: float | None) -> str:

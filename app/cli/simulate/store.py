@@ -7,7 +7,7 @@ the workers' JOBS, which are handed the simulated moment.
 import importlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -48,7 +48,8 @@ class Month:
 
     `duplicates`: active memories that say of a fact what another active one says; `untrue`: those that say what is so
     no more. `found_old`: of facts that were told last more than 90 days before. `stale_5`: questions of which an answer
-    of former times is among the first five. `bytes` are those of all tables and indexes.
+    of former times is among the first five. `bytes` are those of all tables and indexes. `jobs` says how many memories
+    each job changed in the month.
     """
 
     month: int
@@ -67,6 +68,7 @@ class Month:
     found_old: float | None
     stale_5: float | None
     p95_ms: float | None
+    jobs: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class Store:
     services: Services
     context: Any = None
     _asked: _Asked = field(default_factory=_Asked)
+    _did: Counter[str] = field(default_factory=Counter)
     _written: int = 0
     _months: int = 0
 
@@ -136,7 +139,7 @@ class Store:
         while await filler.fill_pending(now=at):  # the job `embed` reads the clock for each batch
             pass
         for job in _nightly():
-            await job.run(self.context, Errand(at, tell=lambda *_: None))
+            self._did[job.name] += await job.run(self.context, Errand(at, tell=lambda *_: None))
 
     async def measure(self) -> Month:
         """What the month that ends now left; the store is vacuumed first, as autovacuum has done by then."""
@@ -152,6 +155,7 @@ class Store:
                 if (meaning := self.lives.meaning(row.user_id, row.content)) is not None
             )
         asked, self._asked = self._asked, _Asked()
+        did, self._did = self._did, Counter()
         old = [place for place, is_old in zip(asked.places, asked.old, strict=True) if is_old]
         cold = states.get(("active", True), 0)
         return Month(
@@ -171,6 +175,7 @@ class Store:
             found_old=share_within(old, TOP),
             stale_5=share_within(asked.stale, 5),
             p95_ms=float(np.percentile(asked.milliseconds, 95)) if asked.milliseconds else None,
+            jobs=dict(did),
         )
 
 
