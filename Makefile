@@ -54,7 +54,7 @@ eval-conflict: $(VENV)/.installed ## What is overruled by rules, on labelled pai
 bench: $(VENV)/.installed ## Load test beside raw SQL of the same run.
 	@$(BIN)/mneme bench $(ARGS)
 
-simulate: $(VENV)/.installed-dev ## A made-up year with and without the jobs, hours: make simulate ARGS="--subjects 100 --writes 10000".
+simulate: $(VENV)/.installed-dev ## A made-up year with and without the jobs, an hour: make simulate ARGS="--subjects 100 --writes 15000" takes 4 minutes.
 	@$(BIN)/mneme simulate --plot docs/forgetting-year.png $(ARGS)
 
 settings: $(VENV)/.installed ## Rewrite docs/settings.md from the settings themselves.

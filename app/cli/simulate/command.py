@@ -41,7 +41,8 @@ def simulate(
 
     On an embedded PostgreSQL in a temporary folder, with an embedder that costs nothing and default settings, whatever
     the environment says. Time is simulated. Customers speak Chinese and English; what is true of them, and when it
-    changes, is known, so it is counted how often search finds it. Minutes for 10,000 writes, hours for 200,000.
+    changes, is known, so it is counted how often search finds it. 15,000 writes of 100 customers take four minutes,
+    200,000 of 1,000 about an hour.
     """
     if plot is not None:
         require()
