@@ -181,7 +181,8 @@ class Database:
         # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
         self.turns = asyncio.Semaphore(config.pool_size)
         self.patience_seconds = config.pool_timeout_seconds
-        self._counting: asyncpg.Connection[asyncpg.Record] | None = None
+        self._counting: Any = None  # the connection of count(), and what the pool knows of it
+        self._kept: PoolProxiedConnection | None = None
         self._count_turn = asyncio.Lock()
 
     @staticmethod
@@ -227,11 +228,7 @@ class Database:
         return Scope(self, f"BEGIN; {self._opening}SET LOCAL ROLE {WORKER_ROLE}")
 
     async def count(self, select: str) -> int:
-        """How many rows a SELECT of literals finds among what work() sees: a transaction of one packet.
-
-        Calls take turns on a connection of their own: to get one from the pool takes longer than to count. Raises what
-        a transaction raises.
-        """
+        """How many rows a SELECT of literals finds among what work() sees, in one packet; raises what that raises."""
         packet = f"{self._opening}SET LOCAL ROLE {WORKER_ROLE}; {select}"  # one message, so one transaction
         async with self._count_turn:
             try:
@@ -245,28 +242,33 @@ class Database:
                 _raise(error)
         return int(done.removeprefix("SELECT "))
 
-    async def _own(self) -> "asyncpg.Connection[asyncpg.Record]":
-        """A new connection for count(), which the pool no longer knows."""
+    async def _own(self) -> Any:
+        """A new connection for count(), kept with its turn; a pool of one gives it away."""
         self._hang_up()
         await self.turn()
         try:
             pooled = await self.engine.raw_connection()
-            connection: Any = pooled.driver_connection
-            pooled.detach()
+            self._counting, self._kept = pooled.driver_connection, pooled
+            if self.size == 1:
+                self._kept = None
+                pooled.detach()
         finally:
-            self.turns.release()
-        self._counting = connection
+            if self._kept is None:
+                self.turns.release()
         return self._counting
 
     def _hang_up(self) -> None:
         if self._counting is not None:
             self._counting.terminate()
-            self._counting = None
+        if self._kept is not None:
+            self._kept.invalidate()
+            self.turns.release()
+        self._counting = self._kept = None
 
     async def ping(self) -> None:
         """One round trip; raises DatabaseUnavailable, PoolExhausted or DeadlineExceeded."""
-        async with self.work() as transaction:
-            await transaction.fetch_value(_ONE)
+        async with self.work():
+            pass
 
     async def turn(self) -> None:
         """Wait for a connection's turn, first come, first served; whoever has it releases `turns`."""
@@ -286,13 +288,12 @@ class Database:
 
     @property
     def checked_out(self) -> int:
-        pool = self.engine.pool
-        return pool.checkedout() if isinstance(pool, QueuePool) else 0
+        out = self.engine.pool.checkedout() if isinstance(self.engine.pool, QueuePool) else 0
+        return max(0, out - (self._kept is not None))
 
     @property
     def size(self) -> int:
-        pool = self.engine.pool
-        return pool.size() if isinstance(pool, QueuePool) else 0
+        return self.engine.pool.size() if isinstance(self.engine.pool, QueuePool) else 0
 
     async def _check(self) -> None:
         pooled: PoolProxiedConnection | None = None
@@ -337,7 +338,6 @@ def _as_tenant(tenant_id: UUID) -> str:
 
 
 _IF_FREE = ("SET LOCAL lock_timeout = 200; SELECT", " WHERE pg_try_advisory_xact_lock(key)")
-_ONE = sql("SELECT 1")
 _CHECK = """
 SELECT current_setting('server_version_num')::int AS version,
        (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
