@@ -75,12 +75,12 @@ ASKED_NOT_TO: Final = Words(
     r"(?:别|不要|不用|不必|无需|请勿|勿|甭|不许|不准|禁止)(?:再|把|将|帮我|给我|替我|去|要|这(?:个|些|件事"
     r"|句话|条)?|它|我说的(?:话)?|刚才的?)*"
     r"(?:记住|记下|记录|记在|记进|记得|保存|存储|存下|存起来|存进|留存|写进|写入|记(?![错混反忆得载号者性]))"
-    r"|(?:忘掉|忘了|忘记)(?:我)?(?:刚才|刚刚|之前|上面|前面)?(?:说的|讲的|那句话|这件事|这些)|当我没说|别往外说",
+    r"|(?<![别勿要能会])(?:忘掉|忘了|忘记)(?:我)?(?:刚才|刚刚|之前|上面|前面)?(?:说的|讲的|那句话|这件事|这些)|当我没说|别往外说",
     r"\b(?:don't|do not|please don't|never|no need to|you needn't|shouldn't|must not|mustn't) "
     r"(?:remember|save|store|record|keep|memori[sz]e|log|write (?:this|that|it) down|note (?:this|that|it|any)"
     r"|make a note)"
-    r"|\bforget (?:this|that|it|what i (?:just )?(?:said|told you)|i said)\b|\boff the record\b"
-    r"|\bbetween you and me\b",
+    r"|(?<!don't )(?<!not )(?<!never )\bforget (?:this|that|it|what i (?:just )?(?:said|told you)|i said)\b"
+    r"|\boff the record\b|\bbetween you and me\b",
 )
 """A request not to keep: the whole message is left alone."""
 
