@@ -10,7 +10,8 @@ MnemeError                      status code
 │   ├── IdempotencyInProgress      409 idempotency_in_progress
 │   ├── DuplicateContent           409 duplicate_content
 │   ├── NotRestorable              409 not_restorable
-│   └── KeyTaken                   409 key_taken
+│   ├── KeyTaken                   409 key_taken
+│   └── ReviewDecided              409 review_decided
 ├── VersionConflict                412 version_conflict
 ├── TooLarge                       413 body_too_large
 ├── UnsupportedMedia               415 unsupported_media_type
@@ -131,6 +132,12 @@ class KeyTaken(Conflict):
     """An edit would put a second active memory into the same slot."""
 
     code, title = "key_taken", "Another active memory holds this key"
+
+
+class ReviewDecided(Conflict):
+    """A decision against the one that was already taken of the same review."""
+
+    code, title = "review_decided", "This review was decided otherwise"
 
 
 class QuotaExceeded(Conflict):

@@ -79,20 +79,22 @@ async def list_reviews(
 
 
 @router.post(
-    "/reviews:accept", operation_id="accept_review", response_model=DecidedAnswer, responses=problems(404, 422)
+    "/reviews:accept", operation_id="accept_review", response_model=DecidedAnswer, responses=problems(404, 409, 422)
 )
 async def post_accept(services: Mneme, caller: Writer, body: ReviewIn) -> Response:
-    """The newer memory is right: the older one is deprecated, linked and audited; `:restore` takes it back."""
+    """The newer memory is right: the older one is deprecated, linked and audited; `:restore` takes it back. Accepted
+    again it answers the same; 409 `review_decided` if it was rejected."""
     telemetry.annotate(operation="review", memory_id=body.older_id)
     older = await accept_review(services.database, caller, Pair(body.newer_id, body.older_id), now=now())
     return reply({"older": older}, headers={"ETag": etag(older)})
 
 
 @router.post(
-    "/reviews:reject", operation_id="reject_review", response_model=DecidedAnswer, responses=problems(404, 422)
+    "/reviews:reject", operation_id="reject_review", response_model=DecidedAnswer, responses=problems(404, 409, 422)
 )
 async def post_reject(services: Mneme, caller: Writer, body: ReviewIn) -> Response:
-    """Both are true: the review is closed, and no job of the night retires the older one by itself any more."""
+    """Both are true: the review is closed, and no job of the night retires the older one by itself any more. Rejected
+    again it answers the same; 409 `review_decided` if it was accepted."""
     telemetry.annotate(operation="review", memory_id=body.older_id)
     older = await reject_review(services.database, caller, Pair(body.newer_id, body.older_id), now=now())
     return reply({"older": older}, headers={"ETag": etag(older)})

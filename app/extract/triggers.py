@@ -44,6 +44,18 @@ _OFTEN = (
     r"|'ve always)"
 )
 
+_MY_WORDS_ZH = (
+    r"(?:我|咱们?)(?:(?:刚才|刚刚|刚|之前|上面|前面|以前|今天|现在|下面|接下来|一直|都|要|和|跟|对|给|你|您|所)*"
+    r"(?:说|讲|提|提到|告诉|交代|讲到|说到|强调)(?:你|您|过|了)*的(?:话|事情?|内容|要求|这些|那些|一切)?|的话)"
+    r"(?:这[些点句]|那[些点句])?(?:吧|哦|啊|哈|呀|了)?"
+)
+_MY_WORDS_EN = (
+    r"(?:what (?:i(?:'ve| have)?|we)(?: (?:just|already|always|am|was))*"
+    r" (?:said|told you|mentioned|say|tell you|telling you|asked)"
+    r"|my words)(?: (?:earlier|before|above|just now|to you|today|last time|about (?:it|this|that)))*"
+)
+"""What somebody calls their own words by, before or after saying them: no part of what they say."""
+
 REQUEST: Final = Words(
     r"(?:^|(?<=[，,：:!！。\s]))(?:请|麻烦|拜托|帮我|帮忙|替我|给我|你|您|一定要?|务必|千万|也|要|可以|能|先|得"
     r"|好好|顺便|再)*"
@@ -51,12 +63,14 @@ REQUEST: Final = Words(
     r"|不要忘(?:记)?了?"
     r"|勿忘|莫忘|(?<=请)记得|(?<=定)记得|(?<=定要)记得|(?<=必)记得|(?<=万)记得|(?<=你)记得|(?<=您)记得"
     r"|(?<=你要)记得|(?<=帮我)记得)"
-    r"(?:了|哦|啊|吧|哈|呀|一点)?(?:这点|这件事|这个|一件事|以下(?:几点|内容|信息)?|下面(?:几点|内容)?|如下)?",
+    r"(?:了|哦|啊|吧|哈|呀|一点)?(?:(?:这点|这件事|这个|一件事|以下(?:几点|内容|信息)?|下面(?:几点|内容)?|如下)"
+    rf"|{_MY_WORDS_ZH}(?=[，,：:。.!！~\s]|$))?",
     r"(?:^|(?<=[,:;]\s)|(?<=\band\s))(?:please |kindly |just |also |could you |can you |you (?:should|must) "
     r"|i (?:want|need|would like|'d like) you to )*"
     r"(?:(?:remember|note|keep in mind|bear in mind|make a note|take note|memori[sz]e|don't forget|do not forget"
     r"|never forget)"
-    r"(?: (?:that|this|the following|of the fact that|down))+\b|write (?:this|that) down\b|(?:remember|note"
+    r"(?:(?: (?:that|this|the following|of the fact that|down))+\b"
+    rf"| {_MY_WORDS_EN}(?=[:,;.!~ -]*$|[:,;-]\s| - | that\b)(?: that\b)?)|write (?:this|that) down\b|(?:remember|note"
     r"|don't forget)(?=:)"
     r"|(?:remember|don't forget|do not forget)(?= (?:my|i|i'm|i've|we|our|to)\b)|(?:don't forget"
     r"|do not forget)(?= (?:the|an?|about)\b)|(?<=please )note(?= (?!s\b))|(?:please )?(?:remember"

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from app.extract import asks
 from app.remember.cues import CUES, Kind, either
+from app.remember.endings import employed, names_another, not_since_when, plain
 from app.remember.statement import REMEMBERED_TEXTS, Statement, statement
 from app.remember.twins import leftover, missing
 from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR, STATES
@@ -40,7 +41,8 @@ ADDED: Final = re.compile(
 )
 DOUBT: Final = re.compile(
     r"[?？]|吗|如果|要是|可能|也许|打算|计划|准备|考虑|想(?!起)|希望|应该|好像|据说|听说|差点|要不要|能不能|会不会|是否"
-    r"|\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w*|hop\w+|should|could|would|whether|almost|think\w*)\b"
+    r"|\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w* to|hop\w+"
+    r"|should|could|would|whether|almost|think\w*)\b"
 )
 """What is asked, wished or guessed has not changed anything."""
 _RESIDENCE = re.compile(
@@ -53,6 +55,7 @@ _JOB = re.compile(
     r"工作|上班|跳槽|入职|任职|就职|供职|单位|公司"
     r"|\bworks? (?:at|for|in|as)\b|\bemployed\b|\bjob\b|\bworking (?:at|for)\b"
 )
+_ROLE_AT = re.compile(r"在[^，。,;]{2,12}(?:做|当|担任)")
 _NAME = re.compile(r"名称|名字|叫|名为|品牌|\bnamed?\b|\bcalled\b")
 _TIME = re.compile(
     r"周[一二三四五六日天末]|星期|礼拜|\d\s?[点时月号日:：]|[一二三四五六七八九十][点月号日]"
@@ -78,13 +81,25 @@ _STATES = re.compile(
     + "|".join(re.sub("i$", "(?:y|i)", word) for word in _STATE_WORDS if word.isascii())
     + r")(?:e|d|s|ed|es|ing|al)?\b"
 )
-_ANY_CUE = re.compile(re.sub(r"[(][?]P<[a-z]+>", "(?:", either(CUES)))
+_ANY_CUE = re.compile(re.sub(r"[(][?]P<[a-z_]+>", "(?:", either(CUES)))
 _PIECE = re.compile("[\u3400-\u9fff]|[a-z0-9']+")
 _SAYING_WHEN: Final = frozenset(
     ["got", "get", "just", "last", "week", "month", "year", "yesterday", "刚", "刚刚", "昨天", "去年", "上周", "上个月"]
 )
 LEAST_SHARED: Final = 0.3
 """Of the characters (Chinese) or words of the shorter of two opposites."""
+_AT_A_PLACE = re.compile(r"\s*(?:在|(?:in|at|with)\b)")
+_MERELY = re.compile(
+    r"[不没][在是]|没有?|\b(?:is|are|am|was|were|be|have|has|had|own)\b"
+    r"|\b(?:is|are|am|was|were)n't|\bno\b|n't (?:have|own)\b"
+)
+"""Being, being somewhere and having: who has no dog may like dogs."""
+_POINTS = re.compile(r"\b(?:it|that|this|them|those|these)\b|[它这那]")
+_HAVING: Final = frozenset(["own"])
+_HOW_MUCH: Final = frozenset(
+    ["点", "有点", "一点", "严重", "轻微", "轻度", "重度", "高度", "从小", "天生", "一直", "经常", "偶尔", "有时"]
+)
+_ENDS: Final = frozenset(["ended", "negated", "left", "left_home", "jobless"])
 _TAIL = re.compile(r"\bany ?more\b|了$|\bnow$|\binstead\b")
 
 
@@ -108,7 +123,7 @@ def overrules(new: str, old: str) -> Reason | None:
     change = _change(new)
     if change is None and not (_may_deny(new) or _may_deny(old)):
         return None
-    a, b = statement(new), statement(old)
+    a, b = statement(new), plain(old) if change is not None and change.kind in _ENDS else statement(old)
     opposing = _may_oppose(a, b) and (change is not None or _resemble(new, old))
     changing = change is not None and _may_change(change, b)
     if not (opposing or changing) or _doubtful(old):
@@ -128,11 +143,14 @@ def _change(text: str) -> Change | None:
     if not _ANY_CUE.search(said) or ADDED.search(folded) or DOUBT.search(folded):
         return None
     cue, match = next((cue, match) for cue in CUES if (match := cue.words.search(said)))
+    before, behind = said[: match.start()], _TAIL.sub("", said[match.end() :])
+    if cue.kind in _ENDS:
+        before, behind = not_since_when(before, behind)
     return Change(
         cue.kind,
-        statement(f"{said[: match.start()]} {_named(match, 'what')}"),
-        statement(_named(match, "old")),
-        statement(_TAIL.sub("", said[match.end() :])),
+        statement(f"{before} {_named(match, 'what')}"),
+        statement(not_since_when("", _named(match, "old"))[1]),
+        statement(behind),
     )
 
 
@@ -213,6 +231,8 @@ def _opposite(a: Statement, b: Statement) -> bool:
         return True
     if PREFERENCES.turn(a.words, a.negations) == PREFERENCES.turn(b.words, b.negations):
         return False
+    if _prefers(a) != _prefers(b) and _MERELY.search((b if _prefers(a) else a).folded):
+        return False
     shared = [word for word in PREFERENCES.without(a.words) if word in b.vocabulary and word[0] not in "@?"]
     apart = [
         word
@@ -221,6 +241,10 @@ def _opposite(a: Statement, b: Statement) -> bool:
         if not (word[0] in "不没" and word[1:] in other.joined)
     ]
     return bool(shared) and not apart
+
+
+def _prefers(a: Statement) -> bool:
+    return any(word in PREFERENCES.LIKING or word in PREFERENCES.DISLIKING for word in a.words)
 
 
 def _other_state(a: Statement, b: Statement) -> bool:
@@ -297,7 +321,19 @@ def _is_now(a: Statement, b: Statement, change: Change) -> bool:
 
 
 def _left(_: Statement, b: Statement, change: Change) -> bool:
-    return bool(_JOB.search(b.folded)) and bool(change.named.words) and not leftover(change.named, b)
+    job = _JOB.search(b.folded) or _ROLE_AT.search(b.folded)
+    named = change.named.folded.strip(" 了")
+    return bool(job) and bool(change.named.words) and (named in b.folded or not leftover(change.named, b))
+
+
+def _left_home(_: Statement, b: Statement, change: Change) -> bool:
+    homes = _RESIDENCE.search(b.folded) and not _NO_HOME.search(b.folded)
+    return bool(homes) and bool(change.named.words) and not leftover(change.named, b)
+
+
+def _jobless(_: Statement, b: Statement, change: Change) -> bool:
+    """Whoever left a job without naming it has no other thing in the sentence, and an employer in the old one."""
+    return not (change.value.words or _things(change.topic, change.topic)) and employed(b)
 
 
 def _another(value: Statement, old: Statement) -> bool:
@@ -308,16 +344,26 @@ def _another(value: Statement, old: Statement) -> bool:
 def _ended(a: Statement, b: Statement, change: Change) -> bool:
     said = statement(f"{change.topic.folded} {change.value.folded}")
     about = [word for word in PREFERENCES.without(said.words) if word[0] not in "@?"]
-    unsaid = PREFERENCES.without(missing(said, b))  # also how it is said: 不能用花呗了 ends no other thing about 花呗
-    return bool(about) and not unsaid and _stated(said, b, words=False) and len(leftover(b, a)) <= MOST_VALUE_WORDS // 2
+    # Also how it is said counts: 不能用花呗了 ends no other thing about 花呗.
+    unsaid = [word for word in PREFERENCES.without(missing(said, b)) if word not in _HAVING]
+    rest = leftover(b, a)
+    if _POINTS.search(change.value.folded):
+        return False
+    if not about or unsaid or not _stated(said, b, words=False) or len(rest) > MOST_VALUE_WORDS // 2:
+        return False
+    if names_another(about, rest, b):
+        return False
+    # Who is no longer in a place may have studied there.
+    somewhere = _AT_A_PLACE.match(change.value.folded) is not None and len(change.value.words) == 1
+    return not somewhere or any(frame.search(b.folded) for frame in (_RESIDENCE, _JOB))
 
 
 def _negated(a: Statement, b: Statement, change: Change) -> bool:
-    """Of a mere 不 … 了 the old statement has nothing beside it but a time."""
-    return _ended(a, b, change) and all(_TIME.search(word) for word in leftover(b, a))
+    """Of a mere 不 … 了 the old statement has nothing beside it but a time, or how much."""
+    return _ended(a, b, change) and all(_TIME.search(word) or word in _HOW_MUCH for word in leftover(b, a))
 
 
 _MATCHES: Final = {
     "replaced": _replaced, "moved": _moved, "renamed": _renamed, "now": _now, "is_now": _is_now, "left": _left,
-    "ended": _ended, "negated": _negated,
+    "left_home": _left_home, "jobless": _jobless, "ended": _ended, "negated": _negated,
 }  # fmt: skip

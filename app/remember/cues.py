@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-Kind = Literal["ended", "replaced", "moved", "renamed", "now", "is_now", "left", "negated"]
+from app.remember.wording import BUT
+
+Kind = Literal[
+    "ended", "replaced", "moved", "renamed", "now", "is_now", "left", "left_home", "jobless", "negated"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ _ATTRIBUTE_EN: Final = (
     "|position|role|employer|company|surname|last name|boss|manager|deadline|favou?rite [a-z]{2,20}"
 )
 _INTO: Final = "(?:改|换|变|替换|更换)[成为]了?"
+_SINCE_EN: Final = r"(?=$| (?:last|this|an?|two|three|in|since|yesterday|recently|early|earlier)\b)"
 _OVER: Final = rf"(?={_PART}{{1,12}}了[。！!]?$)"
 # The first that is found counts, so those that name the old value come first.
 CUES: Final = (
@@ -76,10 +81,21 @@ CUES: Final = (
         r"(?:left|resigned from|was fired from|was laid off (?:by|from)) (?P<old_en>(?!my\b)[^,.;]{1,30}?)"
         r"(?= (?:and|to) join|$)",
     ),
+    Cue(
+        "jobless",
+        "(?:离职|辞职|辞去工作|被裁员?|被辞退|被开除|失业|退休|下岗)了?$",
+        rf"(?:(?:quit|left|lost|resigned from) my job|(?:was|been|got|am|'m) (?:laid off|fired|made redundant)"
+        rf"|resigned|retired){_SINCE_EN}",
+    ),
+    Cue(
+        "left_home",
+        rf"搬[离出](?:了)?(?P<old>{_PART}{{1,16}})",
+        r"moved (?:out of|away from) (?P<old_en>[^,.;]{1,30})",
+    ),
     Cue("moved", "搬[到去来回进]|搬家到|迁居|移居", r"(?:moved|relocated|moving) (?:back )?to\b"),
     Cue("ended", "再也不|不再|戒掉了?|戒了|戒(?![指备律尺毒不])", r"no longer\b|not anymore\b|no more\b"),
-    Cue("ended", "", r"(?:quit|stopped|gave up|given up)\b"),
-    Cue("negated", rf"不(?![过仅但是]){_OVER}|没有?{_OVER}"),
+    Cue("ended", "", r"(?:quit|stopped(?! (?:by|in|at|off|over|here|there))|gave up|given up)\b"),
+    Cue("negated", rf"不(?!{BUT}|[仅但是]){_OVER}|没有?{_OVER}"),
     Cue("ended", r"n't\b(?=.{1,60}\bany ?more\b)", r"(?:cannot|not|never)\b(?=.{1,60}\bany ?more\b)"),
     Cue(
         "now",

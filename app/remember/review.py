@@ -1,7 +1,7 @@
 """Reviews: what a memory would have overruled, if it had not been pinned or too much at once. Somebody decides.
 
 Invariant: a review is open while both memories are active; a decision is one transaction with its event, and what it
-retires comes back by restore().
+retires comes back by restore(). The same decision again changes nothing and answers the same.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from uuid_utils.compat import uuid7
 
 from app import telemetry
 from app.database import Database, Transaction, sql, subject_lock
-from app.errors import NotFound
+from app.errors import NotFound, ReviewDecided
 from app.guard import Caller
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json
 from app.remember.news import deprecated
@@ -58,14 +58,18 @@ async def open_reviews(
 
 
 async def accept_review(database: Database, caller: Caller, pair: Pair, *, now: datetime) -> dict[str, Any]:
-    """Retire the older memory for the newer one, also if it is pinned, and return it. Raises NotFound: no such review
-    is open."""
+    """Retire the older memory for the newer one, also if it is pinned, and return it.
+
+    Raises NotFound: there is no such review; ReviewDecided: it was rejected.
+    """
     return await _decide(database, caller, pair, "accepted", now)
 
 
 async def reject_review(database: Database, caller: Caller, pair: Pair, *, now: datetime) -> dict[str, Any]:
-    """Keep both: no job retires the older one by itself any more. Returns it. Raises NotFound: no such review is
-    open."""
+    """Keep both: no job retires the older one by itself any more. Returns it.
+
+    Raises NotFound: there is no such review; ReviewDecided: it was accepted.
+    """
     return await _decide(database, caller, pair, "rejected", now)
 
 
@@ -76,23 +80,37 @@ async def _decide(database: Database, caller: Caller, pair: Pair, verdict: str, 
         row = await visible(transaction, caller, pair.older_id, to_change=True)
         await visible(transaction, caller, pair.newer_id, to_change=True)
         reason = await _close(transaction, caller, row["subject_id"], pair, verdict, now)
-        if verdict == "accepted":
+        if reason is None:
+            await _check_decided(transaction, caller, row["subject_id"], pair, verdict)
+        elif verdict == "accepted":
             scope = row["user_id"], row["agent_id"]
             end = deprecated(row["subject_id"], pair.older_id, pair.newer_id, scope, now)
             await tell(transaction, caller.tenant_id, [end])
         memory = as_json(await visible(transaction, caller, pair.older_id))
-    telemetry.CONFLICTS.labels(reason, verdict).inc()
+    if reason is not None:
+        telemetry.CONFLICTS.labels(reason, verdict).inc()
     return memory
+
+
+async def _check_decided(transaction: Transaction, caller: Caller, subject_id: UUID, pair: Pair, verdict: str) -> None:
+    """Raise unless the last decision of this review is this verdict, and was not undone since."""
+    decided = await transaction.fetch_row(
+        _DECIDED, tenant_id=caller.tenant_id, subject_id=subject_id, older_id=pair.older_id, newer_id=str(pair.newer_id)
+    )
+    if decided is None:
+        raise NotFound("no such review is open")
+    if decided["verdict"] != verdict:
+        raise ReviewDecided(f"this review was {decided['verdict']} before")
 
 
 async def _close(
     transaction: Transaction, caller: Caller, subject_id: UUID, pair: Pair, verdict: str, now: datetime
-) -> str:
-    """Take the review away, and say why it was opened."""
+) -> str | None:
+    """Take the review away, and say why it was opened; None: it is not open."""
     names = {"tenant_id": caller.tenant_id, "subject_id": subject_id} | pair._asdict()
     closed = await transaction.fetch_row(_CLOSE, **names)
     if closed is None:
-        raise NotFound("no such review is open")
+        return None
     reason: str = closed["reason"] or "review"  # of before its reason was kept
     event = {"event_id": uuid7(), "actor": caller.actor, "now": now}
     if verdict == "accepted":
@@ -161,4 +179,15 @@ _KEEP = sql("""
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT tenant_id, subject_id, :event_id, memory_id, 'kept', :actor, version, :detail, :now FROM memories
     WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :older_id
+""")
+# An acceptance holds until the older memory is active again.
+_DECIDED = sql("""
+    SELECT CASE e.action WHEN 'kept' THEN 'rejected' ELSE 'accepted' END AS verdict
+    FROM memory_events e
+    JOIN memories o ON o.tenant_id = e.tenant_id AND o.subject_id = e.subject_id AND o.memory_id = e.memory_id
+    WHERE e.tenant_id = :tenant_id AND e.subject_id = :subject_id AND e.memory_id = :older_id
+      AND (e.action = 'kept' AND e.detail ->> 'against' = :newer_id
+           OR e.action = 'deprecated' AND e.detail ->> 'review' = 'accepted' AND e.detail ->> 'by' = :newer_id
+              AND o.status <> 'active')
+    ORDER BY e.event_id DESC LIMIT 1
 """)

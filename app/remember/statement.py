@@ -15,6 +15,7 @@ from app.remember.wording import (
     ASKING,
     CUT_OUT,
     EITHER_WAY,
+    ENDING,
     FUNCTION,
     KIN_AND_ROLES,
     NEGATION,
@@ -36,6 +37,8 @@ _UNITS_OF_TEN = {"十": 10, "百": 100, "千": 1_000, "万": 10_000, "亿": 100_
 _MEASURE = re.compile(
     r"(?<=\d)\s{0,3}(cm|mm|km|kg|g|m|ml|l|gb|mb|h|min|厘米|公分|毫米|公里|千米|千克|公斤|米)(?![a-z])"
 )
+_SPELT: Final = {"m": " am", "ve": " have", "re": " are", "ll": " will"}
+_CLITIC = re.compile(r"(?<=[a-z])'(m|ve|re|ll)\b")
 _HAN = re.compile("[\u3400-\u9fff]")
 _LATIN_NAME = re.compile(r"\b[A-Z][\w'’-]*")
 _NAME_TAGS: Final = ("nr", "ns", "nt", "nz", "t", "eng")  # person, place, organisation, other name, time, foreign word
@@ -71,7 +74,8 @@ class Statement:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self.folded = _MEASURE.sub(lambda found: f" {UNITS.get(found[1], found[1])} ", fold(text))
+        spelt = _CLITIC.sub(lambda found: _SPELT[found[1]], fold(text))
+        self.folded = _MEASURE.sub(lambda found: f" {UNITS.get(found[1], found[1])} ", spelt)
 
     @cached_property
     def numbers(self) -> tuple[str, ...]:
@@ -84,6 +88,10 @@ class Statement:
     @cached_property
     def negations(self) -> int:
         return len(NEGATION.findall(EITHER_WAY.sub("?", self.folded)))
+
+    @cached_property
+    def endings(self) -> int:
+        return len(ENDING.findall(self.folded))
 
     @cached_property
     def qualifiers(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def _limits(a: Statement) -> list[str]:
 
 def _disagree(a: Statement, b: Statement) -> bool:
     """Whether the two differ in something that is never mere wording; most do so before they are cut into words."""
-    if a.numbers != b.numbers or a.codes != b.codes or a.negations != b.negations:
+    if a.numbers != b.numbers or a.codes != b.codes or a.negations != b.negations or a.endings != b.endings:
         return True
     personal = a.personal and b.personal
     return (

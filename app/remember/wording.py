@@ -126,9 +126,17 @@ ASKING: Final = {
 }  # fmt: skip
 
 # What stands before a word is looked at behind it: a choice whose rows begin with letters is four times faster.
+ENDING: Final = re.compile(
+    r"离职|辞职|辞去|离开|被裁|被辞退|退休|注销|退订|戒(?![指备律尺])|搬[离出]"
+    r"|\b(?:left|leav(?:es?|ing)|resign\w*|quit\w*|(?:give|gave|given|giving) up|mov(?:ed|ing) (?:out|away)|retired"
+    r"|used to|laid off|fired)\b"
+)
+"""What says that something is over: whoever left Acme does not say what one says who works there."""
+BUT: Final = "过(?![敏期夜审户问])"
+"""Behind 不: 不过 is "but", and 不过敏 is "not allergic"."""
 NEGATION: Final = re.compile(
     r"别(?<![差特分区性级告识判个类辨送离惜]别)(?![人的墅名称致扭号])"
-    r"|不(?<!无不)(?!仅|但|断|同|错|久|管|论|只|过|少|得不|好意思|客气|用谢)|没(?!关系|事)|无(?!论|锡|线|人机|敌|印)"
+    rf"|不(?<!无不)(?!仅|但|断|同|错|久|管|论|只|{BUT}|少|得不|好意思|客气|用谢)|没(?!关系|事)|无(?!论|锡|线|人机|敌|印)"
     r"|非(?!常|洲|诚|得)|未(?!来|必)|勿|莫(?!名)|禁止|拒绝|取消|n't\b"
     r"|\b(?:not?|cannot|never|without|none|nobody|nothing|neither|nor|refuses?d?|cancell?(?:s|ed)?|stop(?:s|ped)?|quit)\b"
 )

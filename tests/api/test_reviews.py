@@ -53,20 +53,27 @@ async def test_r11_an_accepted_review_retires_with_its_reason_and_is_undone_by_o
     links = [(link["from"], link["relation"], link["to"]) for link in (await lineage(agent, older))["links"]]
     assert links == [(newer, "supersedes", older)]
     assert await reviews(agent) == []
-    await decide(agent, "accept", newer, older, status=404)
+    assert await decide(agent, "accept", newer, older) == decided
+    assert (await decide(agent, "reject", newer, older, status=409))["code"] == "review_decided"
+    assert (accepted._value.get(), len(await events(agent, older))) == (before + 1, 2)
     assert (await restore(agent, older))["was"] == "deprecated"
     assert await active(agent) == [old, new]
+    for verdict in ("accept", "reject"):  # what was undone is decided no more
+        await decide(agent, verdict, newer, older, status=404)
 
 
 @pytest.mark.parametrize(("old", "new"), PINNED)
 async def test_r11_a_rejected_review_is_closed_and_both_stay(agent: httpx2.AsyncClient, old: str, new: str) -> None:
     newer, older = await open_one(agent, old, new)
-    assert (await decide(agent, "reject", newer, older))["older"]["status"] == "active"
+    decided = await decide(agent, "reject", newer, older)
+    assert decided["older"]["status"] == "active"
     assert (await active(agent), await reviews(agent)) == ([old, new], [])
     assert (await events(agent, older))[-1] == ("kept", {"reason": "update_words", "against": newer})
     assert (await lineage(agent, older))["links"] == []
-    await decide(agent, "reject", newer, older, status=404)
-    await decide(agent, "accept", newer, older, status=404)
+    assert await decide(agent, "reject", newer, older) == decided
+    assert (await decide(agent, "accept", newer, older, status=409))["code"] == "review_decided"
+    assert [action for action, _ in await events(agent, older)].count("kept") == 1
+    assert await active(agent) == [old, new]
 
 
 async def test_r11_of_more_than_one_write_may_retire_each_is_decided_alone(agent: httpx2.AsyncClient) -> None:

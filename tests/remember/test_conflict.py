@@ -178,6 +178,8 @@ def test_each_row_of_cues_is_used() -> None:
 MORE_CUES = [
     ("We log to files", "We replaced files with a log service"),
     ("The release is on Monday", "The release was rescheduled to Tuesday"),
+    ("I work at Acme", "I lost my job"),
+    ("I live in Berlin", "I moved away from Berlin"),
 ]
 
 
