@@ -150,12 +150,16 @@ def row_before(session: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 class Hit(NamedTuple):
-    """A memory in its JSON shape and its subject, its score in [0, 1] and, when asked to explain, the parts of it."""
+    """A memory in its JSON shape and its subject, its score in [0, 1] and, when asked to explain, the parts of it.
+
+    `leads`: it is about as relevant as the best of its answer.
+    """
 
     memory: Mapping[str, Any]
     subject_id: UUID
     score: float
     signals: Mapping[str, Any] | None = None
+    leads: bool = True
 
 
 @dataclass(frozen=True, slots=True)

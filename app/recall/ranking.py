@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from app.recall.query import Candidates, Query
 from app.recall.signals import SIGNALS, Circumstances, Floats, calibrated
 
+LEADING = 0.9
+"""Share of the best hit's relevance from which a hit leads: the same in other words does, what fills up does not."""
 ROUNDING = 1e-6  # SQL and numpy sum the products of two vectors in another order: so much is no difference
 _FUSED = {
     "weighted": frozenset(SIGNALS),
@@ -53,6 +55,26 @@ class Judged:
         scores = self.score[rows].tolist()
         parts = [_explain(row, self) if explain else None for row in rows]
         return [Ranked(*one) for one in zip(rows, scores, parts, strict=True)]
+
+    def leading(self, rows: Sequence[int]) -> list[bool]:
+        """Which of the given rows lead by what was asked, whatever their time and importance: use strengthens these.
+
+        None does if nothing was asked: similarity and keyword weigh nothing.
+        """
+        relevance = np.zeros(len(rows))
+        for name, signal in SIGNALS.items():
+            if signal.arm != "prior":
+                weight = self.weights[name]
+                value = _said(self.values[name][rows])
+                relevance += value * (weight if isinstance(weight, float) else weight[rows])
+        return leading(relevance)
+
+
+def leading(relevance: Floats) -> list[bool]:
+    """Which hits are about as relevant as the best; none if there is nothing relevant."""
+    best = relevance.max(initial=0.0)
+    leads: list[bool] = ((relevance >= LEADING * best) & (relevance > 0)).tolist()
+    return leads
 
 
 def judge(candidates: Candidates, query: Query, circumstances: Circumstances) -> Judged:

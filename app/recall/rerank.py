@@ -13,7 +13,7 @@ import numpy as np
 from app.embed import Reranker
 from app.recall.diversity import SHORTLIST, Choice, Sources, choose, shortlist
 from app.recall.query import Candidates, Query
-from app.recall.ranking import Judged, Ranked
+from app.recall.ranking import Judged, Ranked, leading
 from app.recall.signals import Floats
 
 
@@ -92,6 +92,11 @@ async def rerank(reranker: Reranker, text: str, pool: Pool, contents: Sequence[s
 def explained(ranked: Sequence[Ranked], placed: Mapping[int, Placed]) -> list[Ranked]:
     """Hits with their scores after reranking; when explained, with what the reranker gave and their place before."""
     return [Ranked(one.row, placed[one.row].score, _with_part(one, placed[one.row])) for one in ranked]
+
+
+def leading_reranked(ranked: Sequence[Ranked], placed: Mapping[int, Placed]) -> list[bool]:
+    """Which hits lead by what the reranker gave; what it did not rank does not."""
+    return leading(np.array([placed[one.row].relevance or 0.0 for one in ranked]))
 
 
 def _with_part(one: Ranked, placed: Placed) -> Mapping[str, Mapping[str, Any]] | None:

@@ -29,7 +29,7 @@ from app.recall.probe import RecallProbe
 from app.recall.query import Absence, Candidates, Hit, Query, RecallConfig, Recalled
 from app.recall.ranking import Judged, judge
 from app.recall.replica import Replica
-from app.recall.rerank import Placed, Pool, explained, pool_size, pooled, rerank
+from app.recall.rerank import Placed, Pool, explained, leading_reranked, pool_size, pooled, rerank
 from app.recall.resident import Resident, measure
 from app.recall.residents import Claim, Residents
 from app.recall.signals import Circumstances, Floats, Statistics
@@ -127,12 +127,13 @@ class Recaller:
         if found.pool is not None:
             choice, placed = await self._rerank(query, found, found.pool, degraded)
         ids, told, judged = found.candidates.ids, found.told, found.judged
-        ranked = judged.ranked(choice.chosen, explain=explain)
-        ranked = ranked if placed is None else explained(ranked, placed)
-        shown = ((ids[one.row], one) for one in ranked)
+        ranked, leads = judged.ranked(choice.chosen, explain=explain), judged.leading(choice.chosen)
+        if placed is not None:
+            ranked, leads = explained(ranked, placed), leading_reranked(ranked, placed)
+        shown = ((ids[one.row], one, leading) for one, leading in zip(ranked, leads, strict=True))
         hits = [
-            Hit(told[memory_id], found.subjects[memory_id], one.score, one.signals)
-            for memory_id, one in shown
+            Hit(told[memory_id], found.subjects[memory_id], one.score, one.signals, leading)
+            for memory_id, one, leading in shown
             if memory_id in told
         ]
         return hits, [
@@ -200,8 +201,9 @@ class Recaller:
                 window = self.generation.spec.pair_window
                 if redundancy(measured.vectors(pool.rows[: query.top_k]), window).any():  # else none gives way
                     pool = replace(pool, same=redundancy(measured.vectors(pool.rows), window))
-            ranked = judged.ranked(pool.choice(query).chosen, explain=explain)
-            return [Hit(*measured.told(one.row), one.score, one.signals) for one in ranked], pending
+            chosen = pool.choice(query).chosen
+            both = zip(judged.ranked(chosen, explain=explain), judged.leading(chosen), strict=True)
+            return [Hit(*measured.told(one.row), one.score, one.signals, leads) for one, leads in both], pending
 
     def _judge(
         self, candidates: Candidates, query: Query, asked: Asked, at: datetime, statistics: Statistics | None = None

@@ -35,7 +35,10 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 
 @dataclass(slots=True)
 class Hits:
-    """Hits of one memory: how many, the last, and of how many searches in a row up to number `number` of its shelf."""
+    """Hits of one memory: how many, the last, and of how many searches in a row up to number `number` of its shelf.
+
+    Only hits that lead make a row: answers are filled up to the number asked for, and what fills up was of no use.
+    """
 
     shelf: Shelf
     count: int
@@ -70,10 +73,10 @@ class Waiting:
                 if self.count >= most:
                     dropped += 1
                 else:
-                    known[memory_id] = Hits(shelf, 1, now, 1, number)
+                    known[memory_id] = Hits(shelf, 1, now, int(hit.leads), number)
                     self.count += 1
             elif seen.number < number:
-                seen.row = seen.row + 1 if seen.number == number - 1 else 1
+                seen.row = hit.leads * (seen.row + 1 if seen.number == number - 1 else 1)
                 seen.count, seen.last, seen.number = seen.count + 1, now, number
         return dropped
 

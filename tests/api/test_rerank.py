@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from app.embed import Embedder
+from app.recall import Hit
 from app.settings import Settings
 from tests.api.conftest import MakeKey, Service, bearer, make_settings, run
 from tests.embed.server import Answer, Endpoint, Script, serving, status
@@ -114,6 +115,19 @@ async def test_the_order_is_the_rerankers_and_its_request_is_the_usual_one(
     assert endpoint.headers[0]["authorization"] == "Bearer k"
     assert contents(await search(agent, rerank=True, top_k=2)) == sorted(TEXTS, key=len)[:2]
     assert len(endpoint.bodies[-1]["documents"]) == len(TEXTS)  # the best for the reranker may stand behind top_k
+
+
+async def test_what_leads_is_what_the_reranker_says(
+    endpoint: Endpoint, database_url: str, tmp_path: Path, make_key: MakeKey
+) -> None:
+    """What it did not rank fills up, whatever the signals say of it."""
+    settings = reranking(database_url, tmp_path, provider="remote", url=endpoint.url, model="m", keep=3)
+    async with client(settings, make_key) as (service, agent):
+        endpoint.scripts = [results((1, 0.9), (2, 0.85), (0, 0.5))]
+        told: list[Hit] = []
+        service.app.state.mneme.recaller.usage.add = lambda _, hits, __: told.extend(hits)
+        assert contents(await search(agent)) == [hit.memory["content"] for hit in told]
+        assert [hit.leads for hit in told] == [True, True, False, False]
 
 
 async def test_negative_logits_rank_and_equal_scores_keep_the_fused_order(

@@ -41,6 +41,25 @@ async def _subject_of(store: Store, memory_id: UUID) -> UUID:
     return found
 
 
+async def test_only_hits_that_lead_make_a_row(store: Store, usage: UsageBuffer) -> None:
+    """Every search asks for ten: what only fills up is counted as a hit and breaks its row, as if it was not found."""
+    best, filler, second = [await store.add() for _ in range(3)]
+    subject_id = await _subject_of(store, best)
+    for number, leading in enumerate(
+        [(best,), (best, second), (best, second), (best,), (best, second), (best, second)]
+    ):
+        hits = [hit._replace(leads=hit.memory["id"] in leading) for hit in found(subject_id, (best, filler, second))]
+        usage.add(store.tenant_id, hits, minutes(number))
+        if number in (1, 2, 4):
+            await usage.flush()
+    await usage.flush()
+    seen = [await store.look(memory_id) for memory_id in (best, filler, second)]
+    assert [row["hit_streak"] for row in seen] == [6, 0, 2]
+    assert [row["access_count"] for row in seen] == [6, 6, 6]
+    await reinforce(store.database, store.errand(now=minutes(9))[0])
+    assert [(await store.look(one))["importance"] for one in (best, filler, second)] == [3.25, 3.0, 3.0]
+
+
 def minutes(number: float) -> datetime:
     return NOON + timedelta(minutes=number)
 
@@ -78,6 +97,7 @@ def test_what_could_not_be_written_is_joined_with_what_came_after() -> None:
     ids = [UUID(int=number) for number in range(1, 4)]
     for number in range(8):
         hits = found(UUID(int=8), [one for one in ids if number % one.int == 0 or number > 4])
+        hits = [hit._replace(leads=number != 6 or hit.memory["id"].int < 3) for hit in hits]
         whole.add(UUID(int=9), hits, minutes(number), 100)
         parts[number > 3].add(UUID(int=9), hits, minutes(number), 100)
     parts[0].followed_by(parts[1])

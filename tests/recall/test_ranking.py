@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.recall.query import Candidates, Fusion
-from app.recall.ranking import ROUNDING
+from app.recall.ranking import ROUNDING, judge
 from app.recall.signals import SIGNALS
 from tests.recall.candidates import HERE, NOW, asking, candidates_for, rank
 
@@ -154,3 +154,26 @@ def test_unexplained_hits_carry_no_signals() -> None:
 
 def test_no_candidates() -> None:
     assert rank(candidates_for([], ASKED), asking(ASKED), HERE) == []
+
+
+def test_what_leads_is_as_relevant_as_the_best_whatever_its_time_and_importance() -> None:
+    """Otherwise what use made important would gain by being important: a hit may be first and not lead."""
+    candidates = candidates_for(
+        ["芒果过敏", "芒果过敏", "天气", "会议"], ASKED, cosine=np.array([0.92, 0.92, 0.85, 0.8])
+    )
+    candidates = replace(candidates, importance=np.array([1.0, 2, 5, 5]), created_at=NOW - np.array([1e7, 0, 0, 0]))
+    for weights in ({}, {"importance": 0.7, "similarity": 0.1, "keyword": 0.1}):
+        judged = judge(candidates, asking(ASKED, weights=weights), HERE)
+        leads = dict(zip(judged.order.tolist(), judged.leading(judged.order.tolist()), strict=True))
+        assert leads == {0: True, 1: True, 2: False, 3: False}
+    assert judged.order[0] == 2
+    of_time_only = judge(candidates, asking(ASKED, weights={"time": 1.0}), HERE)
+    assert len(of_time_only.order) == 4
+    assert not any(of_time_only.leading(of_time_only.order.tolist()))
+    assert of_time_only.leading([]) == []
+
+
+def test_without_a_vector_words_say_what_leads() -> None:
+    candidates = candidates_for(TEXTS, ASKED, cosine=np.array([math.nan, 0.7, 0.7, 0.7, math.nan]))
+    judged = judge(candidates, asking(ASKED), HERE)
+    assert judged.leading([0, 4, 1]) == [True, False, False]
