@@ -162,11 +162,14 @@ def test_what_leads_is_as_relevant_as_the_best_whatever_its_time_and_importance(
         ["芒果过敏", "芒果过敏", "天气", "会议"], ASKED, cosine=np.array([0.92, 0.92, 0.85, 0.8])
     )
     candidates = replace(candidates, importance=np.array([1.0, 2, 5, 5]), created_at=NOW - np.array([1e7, 0, 0, 0]))
-    for weights in ({}, {"importance": 0.7, "similarity": 0.1, "keyword": 0.1}):
-        judged = judge(candidates, asking(ASKED, weights=weights), HERE)
+    plain = judge(candidates, asking(ASKED), HERE)
+    by_importance = judge(
+        candidates, asking(ASKED, weights={"importance": 0.7, "similarity": 0.1, "keyword": 0.1}), HERE
+    )
+    assert [judged.order[0] for judged in (plain, by_importance)] == [1, 2]
+    for judged in (plain, by_importance):
         leads = dict(zip(judged.order.tolist(), judged.leading(judged.order.tolist()), strict=True))
         assert leads == {0: True, 1: True, 2: False, 3: False}
-    assert judged.order[0] == 2
     of_time_only = judge(candidates, asking(ASKED, weights={"time": 1.0}), HERE)
     assert len(of_time_only.order) == 4
     assert not any(of_time_only.leading(of_time_only.order.tolist()))
