@@ -42,7 +42,7 @@ def make_engine(config: DatabaseConfig, url: str) -> AsyncEngine:
     settings = {"application_name": "mneme", "timezone": "UTC"}  # a pooler keeps these two for each of its clients
     arguments: dict[str, Any] = {
         "timeout": config.connect_timeout_seconds,
-        "command_timeout": 2 * config.statement_timeout_ms / 1000,  # a frozen server answers nothing at all
+        "command_timeout": config.statement_timeout_ms / 1000 + 1,  # a frozen server answers nothing at all
         "server_settings": settings,
     }
     if config.pooler:

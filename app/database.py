@@ -7,27 +7,21 @@ tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); n
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from app import telemetry
 from app.connections import DatabaseConfig, make_engine, opening
-from app.errors import (
-    DatabaseUnavailable,
-    DeadlineExceeded,
-    MnemeError,
-    PoolExhausted,
-    StartupRefused,
-    StorageDamaged,
-    StorageFull,
-)
+from app.errors import DatabaseUnavailable, PoolExhausted, StartupRefused
+from app.failures import of_driver, raise_translated, refuse_start, translated
 
 APP_ROLE = "mneme_app"
 WORKER_ROLE = "mneme_worker"
@@ -100,10 +94,10 @@ class Transaction:
 class Scope:
     """`async with` around one transaction: begins with role and tenant in one packet, commits on a clean exit."""
 
-    __slots__ = ("_begin", "_database", "_driver", "_pooled")
+    __slots__ = ("_begin", "_changes", "_database", "_driver", "_pooled", "_seconds")
 
-    def __init__(self, database: "Database", begin: str) -> None:
-        self._database, self._begin = database, begin
+    def __init__(self, database: "Database", begin: str, *, changes: bool, seconds: float | None = None) -> None:
+        self._database, self._begin, self._changes, self._seconds = database, begin, changes, seconds
         self._pooled: PoolProxiedConnection | None = None
         self._driver: Any = None
 
@@ -111,17 +105,18 @@ class Scope:
         try:
             await self._checkout()
             try:
-                opened = await self._driver.execute(self._begin)
+                opened = await self._driver.execute(self._begin, timeout=self._seconds)
             except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
                 # A pooled connection died unnoticed, its neighbours probably too: start afresh. Nothing has happened
                 # yet, so a second try is safe and costs nothing while all is well, as a ping per checkout would.
                 self._discard()
                 await self._database.engine.dispose(close=False)
-                await self._checkout()
-                opened = await self._driver.execute(self._begin)
+                async with asyncio.timeout(self._database.patience_seconds):  # it may be the server that is silent
+                    await self._checkout()
+                    opened = await self._driver.execute(self._begin)
         except BaseException as error:
             self._discard()
-            _raise(error)
+            raise_translated(error)
         return Transaction(self._driver, opened)
 
     async def __aexit__(
@@ -129,6 +124,8 @@ class Scope:
     ) -> None:
         try:
             if error is None:
+                if self._changes:
+                    note_commit()
                 await self._driver.execute("COMMIT")
             elif not isinstance(error, Exception) or isinstance(error, TimeoutError) or self._driver.is_closed():
                 # Interrupted between command and answer: the connection may be one answer behind. Never reuse it.
@@ -139,13 +136,13 @@ class Scope:
             self._discard()
             if error is None or not isinstance(failure, Exception):
                 # Whether a COMMIT without an answer was done nobody knows; a deadline would say that it was not.
-                _raise(ConnectionError() if isinstance(failure, TimeoutError) else failure)
+                raise_translated(ConnectionError() if isinstance(failure, TimeoutError) else failure)
         finally:
             if self._pooled is not None:
                 self._pooled.close()
                 self._pooled = None
                 self._database.turns.release()
-        if error is not None and (problem := _translated(error)) is not error:
+        if error is not None and (problem := translated(error)) is not error:
             raise problem from error
 
     async def _checkout(self) -> None:
@@ -154,7 +151,7 @@ class Scope:
         try:
             self._pooled = await self._database.engine.raw_connection()
         except Exception as error:
-            if isinstance(refusal := _of_driver(error), asyncpg.PostgresError):  # whatever it has against a new one
+            if isinstance(refusal := of_driver(error), asyncpg.PostgresError):  # whatever it has against a new one
                 raise DatabaseUnavailable(type(refusal).__name__) from error
             raise
         finally:
@@ -178,6 +175,8 @@ class Database:
             raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
         self.engine = make_engine(config, config.url.get_secret_value())
         self._opening = opening(config)
+        self._opening_seconds = config.lock_timeout_ms / 1000 + 1  # where it takes no lock of ours; else a statement's
+        self.statement_seconds = config.statement_timeout_ms / 1000
         # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
         self.turns = asyncio.Semaphore(config.pool_size)
         self.patience_seconds = config.pool_timeout_seconds
@@ -206,7 +205,8 @@ class Database:
     def read(self, tenant_id: UUID, *, snapshot: bool = False) -> Scope:
         """A READ ONLY transaction that sees one tenant's rows; with `snapshot` all statements see the same moment."""
         level = "ISOLATION LEVEL REPEATABLE READ " if snapshot else ""
-        return Scope(self, f"BEGIN {level}READ ONLY; {self._opening}{_as_tenant(tenant_id)}")
+        begin = f"BEGIN {level}READ ONLY; {self._opening}{_as_tenant(tenant_id)}"
+        return Scope(self, begin, changes=False, seconds=self._opening_seconds)
 
     def write(self, tenant_id: UUID, *locks: int, patient: bool = True) -> Scope:
         """A transaction that sees and changes one tenant's rows.
@@ -221,11 +221,12 @@ class Database:
             keys = ", ".join(str(int(key)) for key in locks)
             take, free = ("SELECT pg_advisory_xact_lock(key)", "") if patient else _IF_FREE
             begin += f"; {take} FROM unnest(ARRAY[{keys}]::bigint[]) AS key{free}"
-        return Scope(self, begin)
+        return Scope(self, begin, changes=True, seconds=None if locks else self._opening_seconds)
 
-    def work(self) -> Scope:
+    def work(self, *, changes: bool = True) -> Scope:
         """A transaction over queues, usage counters, jobs and generations of all tenants, never over memories."""
-        return Scope(self, f"BEGIN; {self._opening}SET LOCAL ROLE {WORKER_ROLE}")
+        begin = f"BEGIN{'' if changes else ' READ ONLY'}; {self._opening}SET LOCAL ROLE {WORKER_ROLE}"
+        return Scope(self, begin, changes=changes, seconds=self._opening_seconds)
 
     async def count(self, select: str) -> int:
         """How many rows a SELECT of literals finds among what work() sees, in one packet; raises what that raises."""
@@ -239,7 +240,7 @@ class Database:
                     done = await (await self._own()).execute(packet)
             except BaseException as error:
                 self._hang_up()
-                _raise(error)
+                raise_translated(error)
         return int(done.removeprefix("SELECT "))
 
     async def _own(self) -> Any:
@@ -304,8 +305,8 @@ class Database:
         except BaseException as error:
             if pooled is not None:
                 pooled.invalidate()
-            _refuse(_of_driver(error))
-            _raise(error)
+            refuse_start(error)
+            raise_translated(error)
         pooled.close()
         if row["version"] // 10_000 < MIN_POSTGRESQL:
             raise StartupRefused(
@@ -324,6 +325,26 @@ class Database:
             )
         if row["powerful"]:
             raise StartupRefused(f"{APP_ROLE} or {WORKER_ROLE} is a superuser, bypasses row security or owns tables")
+
+
+@contextmanager
+def counted_commits() -> Iterator[list[None]]:
+    """An element for each transaction that may have changed something since, in whatever this task calls."""
+    commits: list[None] = []
+    token = _COMMITS.set(commits)
+    try:
+        yield commits
+    finally:
+        _COMMITS.reset(token)
+
+
+def note_commit() -> None:
+    """Say that something was committed for the sake of this task, by whomever."""
+    if (commits := _COMMITS.get()) is not None:
+        commits.append(None)
+
+
+_COMMITS: Final[ContextVar[list[None] | None]] = ContextVar("mneme_commits", default=None)
 
 
 def subject_lock(tenant_id: UUID, user_id: str | None) -> int:
@@ -346,55 +367,3 @@ SELECT current_setting('server_version_num')::int AS version,
        EXISTS (SELECT FROM pg_roles WHERE rolname IN ('mneme_app', 'mneme_worker') AND (rolsuper OR rolbypassrls))
        OR EXISTS (SELECT FROM pg_tables WHERE tableowner IN ('mneme_app', 'mneme_worker')) AS powerful
 """
-
-
-def _refuse(error: BaseException) -> None:
-    """Raise StartupRefused for what no waiting helps against; the messages name role and database, never a password."""
-    if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)):
-        raise StartupRefused(f"the database refuses the login: {error}", dependency=True) from error
-    if isinstance(error, asyncpg.ProtocolViolationError) and "startup parameter" in str(error):
-        raise StartupRefused("the URL leads to a pooler: set MNEME_DATABASE__POOLER=true") from error
-
-
-def _raise(error: BaseException) -> NoReturn:
-    problem = _translated(error)
-    if problem is error:
-        raise error
-    raise problem from error
-
-
-def _of_driver(error: BaseException) -> BaseException:
-    """The driver's own error inside SQLAlchemy's; any other error is returned as it is."""
-    while error.__cause__ is not None and type(error).__module__.startswith("sqlalchemy"):
-        error = error.__cause__
-    return error
-
-
-def _translated(error: BaseException) -> BaseException:
-    """The service's own error for a database failure; any other error is returned as it is."""
-    error = _of_driver(error)
-    for kinds, problem in _TRANSLATIONS:
-        if isinstance(error, kinds):
-            sqlstate = getattr(error, "sqlstate", None)
-            telemetry.DB_ERRORS.labels(
-                sqlstate_class=(sqlstate or "connection")[:2] if sqlstate else "connection"
-            ).inc()
-            return problem(f"{type(error).__name__}")
-    return error
-
-
-_TRANSLATIONS: tuple[tuple[tuple[type[BaseException], ...], Callable[[str], MnemeError]], ...] = (
-    ((PoolTimeout,), PoolExhausted),
-    ((asyncpg.DiskFullError,), StorageFull),
-    ((asyncpg.InternalServerError, asyncpg.UndefinedFileError, asyncpg.PostgresIOError), StorageDamaged),
-    ((asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, TimeoutError), DeadlineExceeded),
-    (
-        (
-            asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InsufficientResourcesError,
-            asyncpg.TransactionRollbackError, asyncpg.IdleInTransactionSessionTimeoutError, asyncpg.InterfaceError,
-            asyncpg.InternalClientError, OSError,
-            asyncpg.ReadOnlySQLTransactionError,  # a server that is still recovering, or has become a standby
-        ),
-        DatabaseUnavailable,
-    ),
-)  # fmt: skip

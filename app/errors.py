@@ -23,9 +23,11 @@ MnemeError                      status code
 │   ├── EmbeddingUnavailable       503 embedding_unavailable
 │   ├── LlmUnavailable             503 llm_unavailable
 │   ├── DatabaseUnavailable        503 database_unavailable
+│   │   └── Undone                     503 database_unavailable (the transaction was rolled back whole)
 │   ├── PoolExhausted              503 pool_exhausted
 │   └── StorageDamaged             503 storage_damaged
 ├── DeadlineExceeded               504 deadline_exceeded, with Retry-After
+│   └── Silent                     504 deadline_exceeded (no answer at all)
 └── StorageFull                    507 storage_full, with Retry-After
 StartupRefused                  no HTTP: the start stops with its message and exit code
 VerificationFailed              no HTTP: a backup is not what it should be; exit code 5
@@ -213,6 +215,10 @@ class DatabaseUnavailable(Unavailable):
     code, title = "database_unavailable", "The database does not answer now"
 
 
+class Undone(DatabaseUnavailable):
+    """The server rolled a transaction back whole for the sake of another (deadlock, serialization): do it again."""
+
+
 class PoolExhausted(Unavailable):
     """No database connection became free in time."""
 
@@ -231,6 +237,10 @@ class DeadlineExceeded(MnemeError):
 
     status, code, title = 504, "deadline_exceeded", "The request took too long"
     default_retry_after_seconds = 1.0
+
+
+class Silent(DeadlineExceeded):
+    """The server did not answer at all, so nobody who was served with it is to blame."""
 
 
 class StorageFull(MnemeError):

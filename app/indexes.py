@@ -12,10 +12,13 @@ from sqlalchemy import Index
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
+from app import telemetry
 from app.database import Database, sql
+from app.errors import MnemeError
 from app.tables import metadata
 
 MOST_DIMENSIONS: Final = 4000  # of an HNSW index on halfvec; larger vectors are always compared exactly
+_FILE: Final = re.compile(r"(?:base|pg_tblspc/\d+/\w+)/\d+/\d+")  # as the server's messages name a relation's
 _LEFT_OVER: Final = re.compile(r"_cc(new|old)\d*$")  # what a broken off REINDEX CONCURRENTLY leaves behind
 
 
@@ -33,6 +36,22 @@ async def index_faults(database: Database) -> IndexFaults:
         found = {row["name"]: row["valid"] for row in await transaction.fetch(sql(INDEXES))}
         generations = {row["id"]: row["dimension"] for row in await transaction.fetch(sql(GENERATIONS))}
     return faults(found, generations)
+
+
+async def drop_damaged(database: Database, error: BaseException) -> bool:
+    """Drop the vector indexes that are damaged on disk, so that all goes on without; `error` told of it.
+
+    Returns whether another try is worth it: not where the table was too busy for a second.
+    """
+    found = _FILE.search(str(error.__cause__))
+    try:
+        async with database.work() as transaction:
+            dropped = await transaction.fetch_value(_DROP_DAMAGED, reported=found and found[0])
+    except MnemeError:
+        return False
+    if dropped:
+        telemetry.log().error("vector_index_dropped", indexes=dropped, detail="damaged: run `mneme reindex`")
+    return True
 
 
 def faults(found: Mapping[str, bool], generations: Mapping[int, int]) -> IndexFaults:
@@ -71,6 +90,7 @@ def _static() -> list[Index]:
     return [index for table in metadata.sorted_tables for index in table.indexes]
 
 
+_DROP_DAMAGED = sql("SELECT drop_damaged_ann_indexes(:reported)")
 INDEXES: Final = """
 SELECT c.relname AS name, i.indisvalid AND i.indisready AND i.indislive AS valid
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid

@@ -101,6 +101,11 @@ class Runs:
             )
             await transaction.execute(_FORGET, job=turn.slot.job, keep=KEEP_RUNS)
 
+    async def give_back(self, turn: Turn) -> None:
+        """Let any other process go on with a run at once: this one ends, which is no failure and no takeover."""
+        async with self.database.work() as transaction:
+            await transaction.execute(_GIVE_BACK, job=turn.slot.job, slot=turn.slot.at, worker=self.worker)
+
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
@@ -240,6 +245,10 @@ _RENEW = sql("""
 """)
 _FINISH = sql("""
     UPDATE job_runs SET state = :state, finished_at = clock_timestamp(), counts = :counts, error = :error
+    WHERE job = :job AND slot = :slot AND worker = :worker AND state = 'running'
+""")
+_GIVE_BACK = sql("""
+    UPDATE job_runs SET lease_until = clock_timestamp(), attempts = attempts - 1
     WHERE job = :job AND slot = :slot AND worker = :worker AND state = 'running'
 """)
 _FORGET = sql("DELETE FROM job_runs WHERE job = :job AND slot < clock_timestamp() - CAST(:keep AS interval)")

@@ -1,4 +1,4 @@
-"""What operations sees of slow work: every Prometheus metric of operations, extraction and webhooks as an object.
+"""What operations sees of slow work and of what was done again: every Prometheus metric of theirs as an object.
 
 Invariant: as in app.telemetry, no label holds text, and bounded label sets start at zero.
 """
@@ -9,6 +9,11 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from app.telemetry import LATENCY_SECONDS
 
+WORK_REPEATED = Counter(
+    "mneme_db_work_repeated_total",
+    "Requests and runs done again, because the database undid them (deadlock) or an index was damaged.",
+    ["reason"],
+)
 OPERATIONS_SUBMITTED = Counter("mneme_operations_submitted_total", "Operations accepted.", ["kind"])
 OPERATION_ATTEMPTS = Counter(
     "mneme_operation_attempts_total", "Attempts at operations; `retried` will be tried again.", ["kind", "outcome"]
@@ -104,6 +109,7 @@ _BOUNDED: Final = (
     (CONSOLIDATION_DEGRADED, tuple((reason,) for reason in (
         "llm_unavailable", "llm_unusable", "questions_used_up", "embedder_unavailable", "invented"
     ))),
+    (WORK_REPEATED, (("undone",), ("damaged",))),
     (OPERATIONS_SUBMITTED, (("extract",),)),
     (OPERATION_ATTEMPTS, tuple(
         ("extract", outcome) for outcome in ("succeeded", "failed", "retried", "lost", "put_back")

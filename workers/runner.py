@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from app import telemetry
+from app.again import again
 from app.clock import now
 from app.errand import Errand
 from app.errors import StartupRefused, VerificationFailed
@@ -48,6 +49,7 @@ class Runner:
     runs: Runs = field(init=False)
     schedules: dict[str, Schedule | None] = field(init=False)
     _running: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    _ending: bool = False
     _done: dict[str, datetime] = field(default_factory=dict)  # the last slot known to have had its run
 
     def __post_init__(self) -> None:
@@ -95,7 +97,8 @@ class Runner:
             await register_jobs(self.context.database, self.worker, known, now=moment)
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Let running jobs end, and cancel those that take longer; their leases expire and other workers go on."""
+        """Let running jobs end, and cancel those that take longer: their leases are given back, other workers go on."""
+        self._ending = True
         running = [task for task in self._running.values() if not task.done()]
         if running:
             _, late = await asyncio.wait(running, timeout=timeout_seconds)
@@ -111,7 +114,7 @@ class Runner:
         with contextlib.suppress(Exception):  # told already
             if not job.once:
                 errand = Errand(moment)
-                await self._told(job, errand, job.run(self.context, errand))
+                await self._told(job, errand, self._work(job, errand))
                 return
             slot = schedule.slot(moment)
             jitter = self.context.settings.jobs.jitter_seconds if isinstance(schedule, Cron) else 0
@@ -170,15 +173,19 @@ class Runner:
 
     async def _leased(self, job: Job, turn: Turn, errand: Errand) -> int:
         """Run the job while a heartbeat renews its lease; a lost lease ends the run with LeaseLost."""
-        work = asyncio.ensure_future(job.run(self.context, errand))
+        work = asyncio.ensure_future(self._work(job, errand))
         heart = asyncio.create_task(self._beat(turn, errand))
+        lost: bool | None = None
         try:
             await asyncio.wait((work, heart), return_when=asyncio.FIRST_COMPLETED)
             lost = not work.done()
-        finally:  # also when this run is cancelled: then its row stays `running` until the lease is over
+        finally:
             work.cancel()
             heart.cancel()
             await asyncio.gather(work, heart, return_exceptions=True)
+            if lost is None and self._ending:  # else its row stays `running` until the lease is over
+                with contextlib.suppress(Exception):
+                    await self.runs.give_back(turn)
         if lost:
             telemetry.JOB_LEASE_LOST.labels(job.name).inc()
             raise LeaseLost(job.name)
@@ -189,6 +196,10 @@ class Runner:
         if error is not None:
             raise error
         return rows
+
+    async def _work(self, job: Job, errand: Errand) -> int:
+        """The job itself: a deadlock in one of its batches makes it go on, not fail."""
+        return await again(self.context.database, lambda: job.run(self.context, errand), resumes=True)
 
     async def _beat(self, turn: Turn, errand: Errand) -> None:
         """Renew the lease until it is lost: taken by another worker, or not renewed in time."""

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import telemetry
+from app.again import again
 from app.api.body import read_json
 from app.api.problems import HANDLERS
 from app.clock import now
@@ -156,7 +157,7 @@ class WalledRoute(APIRoute):
                 if errors:
                     raise RequestValidationError(errors, body=document)
                 values |= dict.fromkeys(bodies, body)
-            response: Response = await self.endpoint(**values)
+            response: Response = await again(mneme.database, lambda: self.endpoint(**values))
             await response(scope, receive, send)
 
         return app
@@ -172,7 +173,8 @@ class WalledRoute(APIRoute):
                 limit_bytes = limits.batch_body_bytes if batch else limits.body_bytes
                 request._json = await read_json(request.scope, request.receive, limit_bytes)  # noqa: SLF001
                 request._body = b"read"  # noqa: SLF001 - where Starlette keeps what was read, so it reads no more
-            return await inner(request)
+            database: Database = request.app.state.mneme.database
+            return await again(database, lambda: inner(request))
 
         return walled
 

@@ -108,7 +108,7 @@ def _documented(status: int) -> dict[str, Any]:
     if status == Invalid.status:
         example["errors"] = [{"pointer": "/content", "code": "missing", "detail": "Field required"}]
     schema = {"$ref": "#/components/schemas/Problem"}
-    codes = ", ".join(f"`{kind.code}`" for kind in kinds)
+    codes = ", ".join(f"`{code}`" for code in dict.fromkeys(kind.code for kind in kinds))
     return {
         "description": f"{kinds[0].title}. Codes: {codes}.",
         "content": {MEDIA_TYPE: {"schema": schema, "example": example}},

@@ -4,7 +4,9 @@ Invariant: a claim is a lease on the queue row (SKIP LOCKED), so any number of w
 returns to the queue with a later due time and takes no other with it.
 """
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +17,7 @@ from uuid_utils.compat import uuid7
 from app import work_metrics
 from app.database import Database, Transaction, sql, subject_lock
 from app.embed import Embedder, Generation
-from app.errors import EmbeddingUnavailable
+from app.errors import EmbeddingUnavailable, MnemeError
 from app.language import TOKENIZER_VERSION, keyword_vector, word_ids
 from app.remember.judge import count_conflicts, judge
 from app.remember.memory import Draft, NewMemory, RememberConfig
@@ -41,8 +43,13 @@ class Filler:
     async def fill_pending(self, *, now: datetime, limit: int = 32) -> int:
         """Embed up to `limit` pending memories that are due and return how many were claimed (short: none are left)."""
         claimed = await claim(self.database, now=now, limit=limit)
-        for tenant_id in {row["tenant_id"] for row in claimed}:
-            await self._fill(tenant_id, [row for row in claimed if row["tenant_id"] == tenant_id], now)
+        try:
+            for tenant_id in {row["tenant_id"] for row in claimed}:
+                await self._fill(tenant_id, [row for row in claimed if row["tenant_id"] == tenant_id], now)
+        except (asyncio.CancelledError, MnemeError):  # this process ends, or the database undid it: nobody shall wait
+            with suppress(MnemeError):
+                await _give_back(self.database, claimed, now)
+            raise
         return len(claimed)
 
     async def _fill(self, tenant_id: UUID, claims: Sequence[Any], now: datetime) -> None:
@@ -132,6 +139,15 @@ async def claim(database: Database, *, now: datetime, limit: int) -> list[Any]:
         return await transaction.fetch(_CLAIM, now=now, until=now + timedelta(seconds=LEASE_SECONDS), limit=limit)
 
 
+async def _give_back(database: Database, claimed: Sequence[Any], now: datetime) -> None:
+    """Undo claims of this moment, of whatever has not left the queue or been put back by itself."""
+    async with database.work() as transaction:
+        await transaction.execute(
+            _GIVE_BACK, tenants=[row["tenant_id"] for row in claimed], **_named(claimed), now=now,
+            until=now + timedelta(seconds=LEASE_SECONDS),
+        )  # fmt: skip
+
+
 async def backlog(database: Database, *, now: datetime) -> tuple[int, float]:
     """How many memories wait for a vector, and for how many seconds the oldest has waited."""
     async with database.work() as transaction:
@@ -159,6 +175,13 @@ _CLAIM = sql("""
     ) AS due
     WHERE q.tenant_id = due.tenant_id AND q.subject_id = due.subject_id AND q.memory_id = due.memory_id
     RETURNING q.tenant_id, q.subject_id, q.memory_id, q.attempts
+""")
+_GIVE_BACK = sql("""
+    UPDATE embedding_queue q SET due_at = :now, attempts = q.attempts - 1
+    FROM unnest(cast(:tenants AS uuid[]), cast(:subjects AS uuid[]), cast(:memories AS uuid[]))
+         AS named (tenant_id, subject_id, memory_id)
+    WHERE q.tenant_id = named.tenant_id AND q.subject_id = named.subject_id AND q.memory_id = named.memory_id
+      AND q.due_at = :until
 """)
 _TEXTS = sql("""
     SELECT m.subject_id, m.memory_id, s.user_id, m.agent_id, m.content, m.kind, m.key, m.version, m.event_at,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
-from app.database import Database, Transaction, sql
-from app.errors import DeadlineExceeded, MnemeError, PoolExhausted
+from app.database import Database, Transaction, note_commit, sql
+from app.errors import DeadlineExceeded, MnemeError, PoolExhausted, Silent
 from app.telemetry import DB_POOL_TIMEOUTS, WRITE_GROUP_LEFT, WRITE_GROUP_SIZE
 
 MOST_WEIGHT: Final = 64
@@ -75,7 +75,9 @@ class Groups(Generic[R, A]):
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         line.enter(Member(request, locks, unlike, weight, future))
         try:
-            return await future
+            committed = await future
+            note_commit()
+            return committed
         finally:
             if line.idle:
                 self._lines.pop(tenant_id, None)
@@ -227,8 +229,8 @@ class Line(Generic[R, A]):
         except Exception as error:
             slow = asyncio.get_running_loop().time() - began > self.database.patience_seconds
             # Nothing is stored, so another try is safe, each alone: whoever is to blame fails by itself. A single one
-            # that has used up its time is spared it.
-            if undone and not alone and not (slow and len(present) == 1):
+            # that has used up its time is spared it, and all of them are where the server fell silent.
+            if undone and not alone and not (slow and len(present) == 1) and not isinstance(error, Silent):
                 WRITE_GROUP_LEFT.labels("failed").inc(len(present))
                 return [member for member in members if not member.answer.done()]
             _refuse(present, error)

@@ -6,7 +6,9 @@ Invariant: a claim is a lease, and only who holds it writes the outcome; no erro
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -18,6 +20,7 @@ import orjson
 
 from app import work_metrics
 from app.database import Database, sql
+from app.errors import MnemeError
 from app.webhooks.signature import WebhookConfig, headers_for
 from app.webhooks.target import Refused, resolve
 
@@ -67,7 +70,7 @@ class Courier:
         return len(claimed) + len(self._tasks)
 
     async def close(self) -> None:
-        """Break off what is under way; its leases end, and other workers go on."""
+        """Break off what is under way and give it back, for other workers to go on at once."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -82,10 +85,23 @@ class Courier:
 
     async def _serve(self, rows: list[Any], claimed_at: datetime) -> None:
         started = time.monotonic()
-        for row in sorted(rows, key=itemgetter("event_id")):  # made in the order of what happened
-            began = claimed_at + timedelta(seconds=time.monotonic() - started)
-            attempt = await self._send(row, began)
-            await self._settle(row, attempt, claimed_at + timedelta(seconds=time.monotonic() - started))
+        left = deque(sorted(rows, key=itemgetter("event_id")))  # made in the order of what happened
+        try:
+            while left:
+                began = claimed_at + timedelta(seconds=time.monotonic() - started)
+                attempt = await self._send(left[0], began)
+                await self._settle(left[0], attempt, claimed_at + timedelta(seconds=time.monotonic() - started))
+                left.popleft()
+        except asyncio.CancelledError:  # this process ends
+            with suppress(MnemeError):  # the leases end by themselves
+                await self._give_back(left, claimed_at)
+            raise
+
+    async def _give_back(self, rows: Iterable[Any], now: datetime) -> None:
+        async with self.database.work() as transaction:
+            for row in rows:
+                names = {name: row[name] for name in ("tenant_id", "subject_id", "event_id", "webhook_id", "attempts")}
+                await transaction.execute(_GIVE_BACK, **names, now=now)
 
     async def _send(self, row: Any, now: datetime) -> Attempt:
         body = orjson.dumps(
@@ -197,6 +213,11 @@ _CLAIM = sql("""
 _SETTLE = sql("""
     UPDATE webhook_deliveries SET state = :state, due_at = :due_at, last_status = :status, last_error = :error,
            took_ms = :took_ms, finished_at = :finished_at
+    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND event_id = :event_id AND webhook_id = :webhook_id
+      AND state = 'pending' AND attempts = :attempts
+""")
+_GIVE_BACK = sql("""
+    UPDATE webhook_deliveries SET due_at = :now, attempts = attempts - 1
     WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND event_id = :event_id AND webhook_id = :webhook_id
       AND state = 'pending' AND attempts = :attempts
 """)

@@ -51,7 +51,7 @@ class Subscriptions:
         if time.monotonic() >= self._until:
             async with self._lock:
                 if (asked_at := time.monotonic()) >= self._until:
-                    async with self.database.work() as transaction:
+                    async with self.database.work(changes=False) as transaction:
                         rows = await transaction.fetch(_LISTENERS)
                     self._tenants = frozenset(row["tenant_id"] for row in rows)
                     self._until = asked_at + KNOWN_SECONDS

@@ -313,6 +313,21 @@ async def test_what_a_killed_worker_had_in_hand_is_sent_by_another(
     assert len(receiver.bodies) == 1
 
 
+async def test_what_a_worker_has_in_hand_when_it_is_told_to_end_is_sent_by_another_at_once(
+    client: httpx2.AsyncClient, courier: Courier, receiver: Endpoint
+) -> None:
+    receiver.scripts = [receiver.silent, HEARD]
+    webhook = await register(client, receiver.url)
+    await write(client, *WRITES)
+    ending = Courier(courier.database, courier.secret, courier.config)
+    while not receiver.bodies:
+        await ending.deliver(now=now())
+    await ending.close()
+    await deliver(courier)
+    receiver.released.set()
+    assert {(entry["attempts"], entry["state"]) for entry in await log_of(client, webhook)} == {(1, "delivered")}
+
+
 async def test_private_targets_are_refused_at_registration_and_at_delivery(
     service: Service, make_key: MakeKey, client: httpx2.AsyncClient, database: Database, receiver: Endpoint
 ) -> None:

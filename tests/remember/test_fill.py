@@ -148,6 +148,32 @@ async def test_a_claim_whose_worker_died_is_due_again(
     assert (await states(database, tenant))[0]["embedded"]
 
 
+async def test_a_claim_of_a_worker_that_is_told_to_end_is_due_at_once(
+    database: Database, moody: Moody, generation: Generation, tenant: UUID
+) -> None:
+    moody.refuses = "never there"
+    filler = Filler(database, moody, generation, RememberConfig())
+    await drain(filler, now())
+    begun = asyncio.Event()
+
+    async def hang(_: Sequence[str]) -> list[np.ndarray]:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(moody, "embed_documents", _refuse)
+        await write(database, moody, generation, tenant, "left behind", "left behind as well")
+        away.setattr(moody, "embed_documents", hang)
+        filling = asyncio.create_task(filler.fill_pending(now=now()))
+        await begun.wait()
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+    assert [row["attempts"] for row in await states(database, tenant)] == [0, 0]
+    assert await filler.fill_pending(now=now()) == 2
+    assert all(row["embedded"] for row in await states(database, tenant))
+
+
 async def _refuse(_: Sequence[str]) -> list[np.ndarray]:
     raise EmbeddingUnavailable
 

@@ -21,7 +21,7 @@ async def start(database_url: str, tmp_path: Path) -> AsyncIterator[Start]:
     """Start a worker with the probe's job; whatever was started is ended."""
     started: list[asyncio.subprocess.Process] = []
 
-    async def start(*arguments: str) -> asyncio.subprocess.Process:
+    async def start(*arguments: str, lease_seconds: str = "1") -> asyncio.subprocess.Process:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -29,7 +29,8 @@ async def start(database_url: str, tmp_path: Path) -> AsyncIterator[Start]:
             "MNEME_DATABASE__URL": database_url,
             "MNEME_DATABASE__POOL_SIZE": "2",
             "MNEME_WORKER__METRICS_PORT": str(port),
-            "MNEME_WORKER__LEASE_SECONDS": "1",
+            "MNEME_WORKER__LEASE_SECONDS": lease_seconds,
+            "MNEME_WORKER__DRAIN_SECONDS": "0.2",
             "PYTHONPATH": str(Path.cwd()),
         }
         process = await asyncio.create_subprocess_exec(
@@ -76,6 +77,21 @@ async def test_a_killed_process_is_followed_by_another_on_the_same_run(start: St
     first.send_signal(signal.SIGKILL)
     await first.wait()
     await until(lambda: len(lines(file)) == 2, seconds=30)
+    second.terminate()
+    assert await second.wait() == 0
+    (slot, run_id), other = lines(file)
+    assert other == (slot, run_id)
+
+
+async def test_a_process_that_is_told_to_end_gives_its_run_to_another_at_once(start: Start, tmp_path: Path) -> None:
+    file, name = tmp_path / "runs", f"probe-{uuid4().hex}"
+    day, hour = "86400", "3600"
+    first = await start(str(file), name, day, "hang", lease_seconds=hour)
+    await until(lambda: len(lines(file)) == 1)
+    first.terminate()
+    assert await first.wait() == 0
+    second = await start(str(file), name, day, lease_seconds=hour)
+    await until(lambda: len(lines(file)) == 2)
     second.terminate()
     assert await second.wait() == 0
     (slot, run_id), other = lines(file)
