@@ -6,6 +6,7 @@ Invariant: base by kind + 2 if it is an order or an explicit request + at most �
 import re
 from typing import Final
 
+from app.extract.customers import CUSTOMERS
 from app.extract.sentences import asked_to_keep, sentences
 from app.extract.triggers import TRIGGERS
 from app.kinds import KINDS
@@ -31,15 +32,19 @@ SUBJECTS_OF_WEIGHT: Final = {
     r"|\b(?:allerg(?:y|ies|ic)|diabet(?:es|ic)|asthma(?:tic)?|epilep\w+|pregnan\w+|surgery|medication|medicine)\b"
     r"|\b(?:blood (?:type|pressure)|disab\w+|heart (?:disease|condition)|emergency|danger(?:ous)?|poison\w*)\b",
     "contract": r"合同|协议|违约|条款|保修|质保|授权|法律|律师|起诉|投诉|保密|承诺|签约|续约"
-    r"|\b(?:contracts?|agreements?|clauses?|warrant(?:y|ies)|liab\w+|lawyer|lawsuit|legal(?:ly)?|complaints?|nda|sla)\b",
+    r"|\b(?:contracts?|agreements?|clauses?|warrant(?:y|ies)|liab\w+|lawyer|lawsuit|legal(?:ly)?|complaints?|nda"
+    r"|sla)\b",
 }
 """What a memory may speak of that makes it weigh more."""
 
 _WEIGHTY = {name: re.compile(pattern) for name, pattern in SUBJECTS_OF_WEIGHT.items()}
-_ORDERS = [row.words.pattern for row in TRIGGERS if row.order]
+_ORDERS = [row.words.pattern for row in (*TRIGGERS, *CUSTOMERS) if row.order]
 _MAY_ASK = re.compile(
-    r"记|忘|备注|提醒|以后|今后|往后|从现在|从今|下次|每次|一律|务必|必须|千万|永远|平时|请|你|您|别|不要|不用|叫|称呼"
+    r"记|忘|备注|提醒|以后|今后|往后|从现在|从今|下次|每次|一律|务必|必须|千万|永远|平时|请|你|您|别|不要|送|寄|放"
+    r"|联系|通知|沟通"
+    r"|[发打汇退转付]|不用|叫|称呼"
     r"|remember|note|mind|memori|write|forget|remind|future|from now|next time|always|never|don't|do not|stop|me\b"
+    r"|leave|drop|put|deliver|ship|mail|send|post|forward|charge|bill"
 )
 """Most texts hold none of the words of orders: one look instead of taking the text apart."""
 

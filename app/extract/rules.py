@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
 from app.extract.conversation import Extraction, Fact, Message, Skip, Skipped, Trigger
+from app.extract.customers import AMOUNT, ASKED_FOR, CUSTOMERS, NOTHING_DONE, PUT_OFF
 from app.extract.entities import NEW, entities
 from app.extract.importance import importance_of
 from app.extract.sentences import (
@@ -25,7 +26,17 @@ from app.extract.sentences import (
 )  # fmt: skip
 from app.extract.served import without_served
 from app.extract.slots import DATES, slot
-from app.extract.triggers import ASKED_NOT_TO, ATTRIBUTE, DONE_FOR_THE_USER, EVENTS, LASTING, SECRET, TRIGGERS
+from app.extract.triggers import (
+    ASKED_NOT_TO,
+    ATTRIBUTE,
+    DONE_FOR_THE_USER,
+    EVENTS,
+    I_ZH,
+    LASTING,
+    RELATIVES,
+    SECRET,
+    TRIGGERS,
+)
 from app.extract.triviality import trivial
 from app.extract.when import dated, days_of, names_days
 from app.kinds import DEFAULT_KIND
@@ -36,18 +47,33 @@ SPEAKER = {True: "助手：", False: "Assistant: "}
 
 _ASKED_NOT_TO, _SECRET, _EVENTS = ASKED_NOT_TO.pattern, SECRET.pattern, EVENTS.pattern
 _LASTING, _ATTRIBUTE, _DONE = LASTING.pattern, ATTRIBUTE.pattern, DONE_FOR_THE_USER.pattern
-_ROWS = [(row, row.words.pattern) for row in TRIGGERS]
+_AMOUNT, _PUT_OFF, _NOTHING_DONE = AMOUNT.pattern, PUT_OFF.pattern, NOTHING_DONE.pattern
+_MINE = re.compile(rf"{I_ZH}(?:的|家)?{RELATIVES.zh}|\b(?:my|our) (?:\w+ )?{RELATIVES.en}\b")
+_SHE_IS = re.compile(r"^s?he's\b")
+_THIRD = re.compile(r"^(?:他|她)(?!们)|^(?:he|she)\b")
+_ROWS = [(row, row.words.pattern) for row in (*TRIGGERS, *CUSTOMERS)]
 _HAN = re.compile(r"[\u3400-\u9fff]")
 _MATERIAL = re.compile(r"[:：“「『\"]")
 _NAMES = re.compile(r"我|是|为|叫|[:：]|\b(?:i|my|is|are|was)\b")
 """What a sentence says of a code or number, if it is more than a search for it."""
 _OWN = re.compile(r"我|\b(?:i|my|our)\b")
 _NOTHING_SAID = re.compile(
-    r"^[^，,]{0,6}(?:喜欢|喜爱|热爱|讨厌|反感|习惯|不爱)[。.!！~了啊呀的]*$|\b(?:like|love|prefer|enjoy|hate|eat|drink)[.!\s]*$"
+    r"^[^，,]{0,6}(?:喜欢|喜爱|热爱|讨厌|反感|习惯|不爱)[。.!！~了啊呀的]*$|\b(?:like|love|prefer|enjoy|hate|eat"
+    r"|drink)[.!\s]*$"
 )
+_ASKED_FOR = ASKED_FOR.pattern
+_BARE = re.compile(
+    r"(?:(?:它|号码|就)?是|it['’]s|it is|that['’]s|sure|here|[,，:：\s])*"
+    r"(?P<code>(?=[A-Za-z#_/-]*\d)[A-Za-z0-9#_/-]{4,24}|\d{3,20})(?=$|[。.!，,\s])(?P<more>.{0,40})",
+    re.IGNORECASE,
+)
+"""A number or code and little else: the answer to a question for it."""
+_THING = re.compile(r"(?:这|那|它|it\b|this\b|that\b|these\b|those\b)")
+_LABELLED = re.compile(CUSTOMERS[-1].words.pattern.pattern + r"|\b(?:plate|code|number)\b.{0,12}\d")
 _JOINING = re.compile(r"^(?:and|but|so)\s+|^(?:而且|并且|但是?|所以)", re.IGNORECASE)
 _NO_SUBJECT = re.compile(
-    r"^(?:现在|目前|今年|也|还|都|很|最|特别|非常|比较|不|没|一直|平时|从来)*(?:住|叫|是|在|喜欢|讨厌|爱|怕|吃|喝|只|会|能|有|养|对|来自"
+    r"^(?:现在|目前|今年|也|还|都|很|最|特别|非常|比较|不|没|一直|平时|从来)*(?:住|叫|是|在|喜欢|讨厌|爱|怕|吃|喝|只"
+    r"|会|能|有|养|对|来自"
     r"|从事|毕业|工作|生日|老家|邮箱|电话|手机|职业|\d{1,3}岁|打算|计划|准备|想|要)"
 )
 
@@ -90,6 +116,11 @@ class _Reading:
     skipped: dict[Skipped, None] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     last: _Statement | None = None
+    spoken: int = -1
+    asked: str = ""
+    """What the assistant asked for by its name just now."""
+    before: dict[int, int] = field(default_factory=dict)
+    """For each message of a user, the number of the one before it."""
 
     def read(self, index: int, message: Message) -> None:
         said = without_served(message.content)
@@ -114,7 +145,10 @@ class _Reading:
         self.skipped[Skipped(index, reason)] = None
 
     def _read_user(self, index: int, message: Message, said: str) -> None:
+        self.before[index] = self.spoken
+        self.spoken = index
         facts, skips = len(self.facts), len(self.skipped)
+        label, self.asked = self.asked, ""
         meant, requested, items = self.last, False, 0
         for sentence in sentences(said):
             asked = asked_to_keep(sentence)
@@ -122,6 +156,11 @@ class _Reading:
                 meant, requested = self.last, True
                 continue
             if trivial(sentence):
+                continue
+            if label and (bare := _BARE.fullmatch(sentence.strip())) is not None:
+                joint = "：" if _HAN.search(label) else ": "
+                self._keep(index, message, Found(f"{label}{joint}{bare['code']}{bare['more']}", DEFAULT_KIND, "entity"))
+                label = ""
                 continue
             text, reason = (sentence, None) if requested else _statement(sentence)
             text = text if asked is None else asked.rest
@@ -142,7 +181,11 @@ class _Reading:
         reason: Skip | None = "not_said_by_user"
         for sentence in sentences(said):
             text, asks = stated(sentence)
-            if asks is None and _DONE.search(fold(text)) and not _SECRET.search(fold(text)):
+            if (wanted := _ASKED_FOR.search(fold(sentence))) is not None:
+                self.asked = next(filter(None, wanted.groups()))
+            folded = fold(text)
+            done = asks is None and _DONE.search(folded) and not _NOTHING_DONE.search(folded.strip())
+            if done and not _SECRET.search(folded):
                 who = SPEAKER[bool(_HAN.search(text))]
                 self._keep(index, message, Found(f"{who}{text}", "task_state", "task_state"))
                 reason = None
@@ -150,21 +193,43 @@ class _Reading:
 
     def _state(self, index: int, message: Message, text: str, *, wanted: bool) -> None:
         """Keep what a statement says, together with the one before it if it only points there."""
-        before = len(self.facts)
+        before, theirs = len(self.facts), False
         if points_back(text) or subject(text) == "pronoun":
-            if self.last is None or self.last.index != index:
-                return  # nobody can say who or what is meant
+            if self.last is None or (self.last.index != index and not self._meant(text, index)):
+                self._keep_clauses(index, message, text)  # nobody can say who or what the rest means
+                return
             joint = "。" if _HAN.search(text) else ". "
+            theirs = _of_another(text, self.last.text)
+            if self.last.index == index:
+                before = self.last.facts_before
+                self.facts[before:] = [fact for fact in self.facts[before:] if fact.key is not None]
             text = f"{self.last.text.rstrip('。.!！ ')}{joint}{text}"
-            before = self.last.facts_before
-            self.facts[before:] = [fact for fact in self.facts[before:] if fact.key is not None]
         self.last = _Statement(index, message, text, before)
         found = self._found(text, message)
+        if not found and theirs:
+            found = [Found(text, DEFAULT_KIND, "other_person")]
         if wanted:
             found = found or [Found(text, DEFAULT_KIND, "request")]
             found = [replace(one, trigger="request", order=True) for one in found]
         for one in found:
             self._keep(index, message, one)
+
+    def _meant(self, text: str, index: int) -> bool:
+        """Whether a sentence that points back means what the user's message before it stated: one other person of whom
+        both speak, or a thing whose number it gives."""
+        assert self.last is not None
+        if self.last.index != self.before.get(index):
+            return False
+        if subject(text) == "pronoun" and not _THING.match(fold(text)):
+            return _of_another(text, self.last.text)
+        return not _MINE.search(fold(self.last.text)) and _worth_naming(text)
+
+    def _keep_clauses(self, index: int, message: Message, text: str) -> None:
+        """Keep the clauses of the speaker that stand for themselves behind one that points back."""
+        for part in clauses(text):
+            if subject(part) == "user" and not points_back(part):
+                for one in self._found(_JOINING.sub("", part), message):
+                    self._keep(index, message, one)
 
     def _keep(self, index: int, message: Message, found: Found) -> None:
         told = dated(found.text, message.at, self.zone)
@@ -196,22 +261,43 @@ class _Reading:
 
     def _worth(self, text: str, who: Subject) -> Found | None:
         folded = shown_folded(text).strip()
-        if who == "reported" or _SECRET.search(folded):
+        if who == "reported" or _SECRET.search(folded) or _PUT_OFF.search(folded):
             return None
         if who in {"other", "pronoun"}:
-            lasting = _LASTING.search(folded) or _EVENTS.search(folded) or names_days(text)
-            return Found(text, DEFAULT_KIND, "other_person") if lasting else None
+            return _worth_of_others(text, folded, who)
         if (key := slot(folded)) is not None:
             return Found(text, "profile", "slot", key)
         for row, pattern in _ROWS:
             if pattern.search(folded) and not _NOTHING_SAID.search(folded):
                 return Found(text, row.kind, row.trigger, order=row.order)
-        reasons = (who == "user", names_days(text), _EVENTS.search(folded) is not None)
-        told_of = _ATTRIBUTE.search(folded) or sum(reasons) > 1
+        told_of = _ATTRIBUTE.search(folded) or _told_of(text, folded, who)
         names = _NAMES.search(folded) and not self.seen.issuperset(entities(text, NEW))
-        if told_of or names:
-            return Found(text, DEFAULT_KIND, "entity")
-        return None
+        return Found(text, DEFAULT_KIND, "entity") if told_of or names else None
+
+
+def _worth_of_others(text: str, folded: str, who: Subject) -> Found | None:
+    if who == "other" and any(row.order and pattern.match(folded) for row, pattern in _ROWS):
+        return Found(text, "user_preference", "preference", order=True)  # 「leave it with my neighbour」
+    lasting = _LASTING.search(folded) or _EVENTS.search(folded) or names_days(text)
+    return Found(text, DEFAULT_KIND, "other_person") if lasting else None
+
+
+def _told_of(text: str, folded: str, who: Subject) -> bool:
+    """Whether a statement has two of: whose it is, its day, an event, a sum of money."""
+    events, amounts = _EVENTS.search(folded) is not None, _AMOUNT.search(folded) is not None
+    return sum((who == "user", names_days(text), events, amounts)) > 1
+
+
+def _of_another(text: str, before: str) -> bool:
+    """Whether a sentence says something lasting of him or her, and the one before names one person of the speaker's."""
+    folded = fold(text)
+    lasting = _LASTING.search(folded) or _SHE_IS.search(folded)
+    return bool(_THIRD.search(folded) and lasting) and len(set(_MINE.findall(fold(before)))) == 1
+
+
+def _worth_naming(text: str) -> bool:
+    """Whether a statement names a number or code by which somebody may find the thing again."""
+    return bool(_LABELLED.search(fold(text))) or bool(entities(text, NEW))
 
 
 def _statement(sentence: str) -> tuple[str, Skip | None]:

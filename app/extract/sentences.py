@@ -22,8 +22,10 @@ _ABBREVIATED = re.compile(r"\b(?:mr|mrs|ms|dr|prof|st|no|vs|etc|e\.g|i\.e|jr|sr|
 _MARKER = re.compile(r"^\s*(?:[-*•·>#]+|\d{1,2}[.、)）](?!\d)|[（(]\d{1,2}[)）])\s*")
 _COMMA = re.compile(r"[，,](?!\d)\s*|、(?=我)|\s+(?:and|but)\s+(?=(?:i|my|i'm|i've)\b)", re.IGNORECASE)
 _FILLER = re.compile(
-    r"^(?:(?:对了|其实|那个|嗯+|哦+|啊|另外|还有|然后|话说|顺便(?:说一下|说一句)?|就是说?"
+    r"^(?:(?:对了|是的|对的?|没错|好的?|好嘞|行|可以|喂|你好|您好|其实|那个|嗯+|哦+|啊|另外|还有|然后|话说"
+    r"|顺便(?:说一下|说一句)?|就是说?"
     r"|你知道吗|跟你说|告诉你|by the way|btw|well|oh|so|also"
+    r"|yes|yeah|yep|no|nope|sure|fine|alright|great|right|wait|hello|good morning|good afternoon|good evening"
     r"|anyway|actually|you know|and|hey|hi|ok|okay|fyi|just so you know)[，,:：!！\s]+)+",
     re.IGNORECASE,
 )

@@ -89,7 +89,8 @@ ASKED_NOT_TO: Final = Words(
     r"(?:别|不要|不用|不必|无需|请勿|勿|甭|不许|不准|禁止)(?:再|把|将|帮我|给我|替我|去|要|这(?:个|些|件事"
     r"|句话|条)?|它|我说的(?:话)?|刚才的?)*"
     r"(?:记住|记下|记录|记在|记进|记得|保存|存储|存下|存起来|存进|留存|写进|写入|记(?![错混反忆得载号者性]))"
-    r"|(?<![别勿要能会])(?:忘掉|忘了|忘记)(?:我)?(?:刚才|刚刚|之前|上面|前面)?(?:说的|讲的|那句话|这件事|这些)|当我没说|别往外说",
+    r"|(?<![别勿要能会])(?:忘掉|忘了|忘记)(?:我)?(?:刚才|刚刚|之前|上面|前面)?(?:说的|讲的|那句话|这件事|这些)"
+    r"|当我没说|别往外说",
     r"\b(?:don't|do not|please don't|never|no need to|you needn't|shouldn't|must not|mustn't) "
     r"(?:remember|save|store|record|keep|memori[sz]e|log|write (?:this|that|it) down|note (?:this|that|it|any)"
     r"|make a note)"
@@ -147,7 +148,7 @@ COMMAND: Final = Words(
     r"|查(?!出)|解释|介绍|推荐|讲(?!座|师)|唱|计算|算(?!了|是|上)|列出|续写|造句|朗读|读(?!大学|研|博|书|小学|初中"
     r"|高中|本科)|回答|设置"
     r"|发送|打电话|"
-    r"聊|说说|告诉我|导航|放一?首|换个?|看看|分析|比较|检查|纠正)",
+    r"聊|说说|告诉我|导航|放一?首|换个?|看看|看一?下|找一?下|分析|比较|检查|纠正)",
     r"^(?:please |kindly |hey |now |ok |okay |so |then |could you |can you |would you |will you |i want you to "
     r"|i need you to |help me (?:to )?|let's )*"
     r"(?:translate|rewrite|rephrase|paraphrase|summari[sz]e|draft|generate|write|compose|draw|play|open|close"
@@ -198,7 +199,8 @@ TRIGGERS: Final = (
         r"^(?:please |can you |could you )*remind me\b",
     ), order=True),
     Row("preference", "user_preference", Words(
-        r"(?:(?<!分钟)(?<!小时)(?<![天年月周])以后|今后|往后|从现在起|从今以后|从今天起|下次|每次|一律|永远)[^。，,]{0,10}(?:都|请|(?<!特)别|不要"
+        r"(?:(?<!分钟)(?<!小时)(?<![天年月周])以后|今后|往后|从现在起|从今以后|从今天起|下次|每次|一律"
+        r"|永远)[^。，,]{0,10}(?:都|请|(?<!特)别|不要"
         r"|不用|就|只|先|叫我|用|给我|统一|改)"
         r"|^(?:请|麻烦|拜托)?(?:你|您|你们)?(?:一律|务必|必须|千万|永远|始终|总是|尽量)(?:都|要|用|别|不要|先|给"
         r"|叫|以)"
@@ -221,20 +223,22 @@ TRIGGERS: Final = (
         rf"|{I_ZH}的?(?:爱好|兴趣|口味|最爱|偏好|习惯)(?:是|有|比较|偏)|{I_ZH}对[^。，,]{{1,12}}(?:感兴趣|没兴趣"
         rf"|不感兴趣|着迷|反感)"
         rf"|{I_ZH}最(?:喜欢|爱|讨厌)的",
-        rf"\bi(?:'ve| have)?(?:\s+{_OFTEN})*\s*(?:do not |don't |didn't |can't |cannot |couldn't "
+        rf"\b(?:i|we)(?:'ve| have)?(?:\s+{_OFTEN})*\s*(?:do not |don't |didn't |can't |cannot |couldn't "
         rf"|can not )?(?:{_OFTEN}\s+)*"
         r"(?:like|love|prefer|enjoy|adore|hate|dislike|despise|loathe|detest|stand|tolerate|avoid|refuse|favou?r|eat"
         r"|drink)\b(?! (?:it|that|this"
         r"|you|them|him|her|to know|to ask)\b)"
-        r"|\bi(?:'m| am)(?: really| also| not| very| so)* (?:a (?:big |huge )?fan of|fond of|into|keen on"
+        r"|\b(?:i'm|i am|we're|we are)(?: really| also| not| very| so)* (?:a (?:big |huge )?fan of|fond of|into|keen on"
         r"|obsessed with|crazy about|used to|tired of|opposed to|against|uninterested in|averse to"
         r"|passionate about|interested in(?! (?:learning|knowing|getting|buying|an?\b)))\b"
-        r"|\bi (?:have|'ve got) (?:an? )?(?:\w+ )?(?:aversion|preference|dislike|distaste|weakness|no interest"
+        r"|\b(?:i|we) (?:have|'ve got) (?:an? )?(?:\w+ )?(?:aversion|preference|dislike|distaste|weakness|no interest"
         r"|interest|passion|allergy)\b"
-        r"|\bi (?:adhere to|stick to|follow) (?:an? |the )"
-        r"|\bmy (?:favou?rite|preferred|go-to|hobby|hobbies|passion)\b|\bi(?:'d| would) (?:rather|prefer)\b"
-        r"|\bi want (?:you|your|all|every|my)\b"
-        r"|\bi (?:always|usually|never|only) (?:use|buy|wear|order|take|pay|read|watch|listen|fly|sit|sleep|choose"
+        r"|\b(?:i|we) (?:adhere to|stick to|follow) (?:an? |the )"
+        r"|\b(?:my|our) (?:favou?rite|preferred|go-to|hobby|hobbies|passion)\b|\b(?:i|we)(?:'d| would) (?:rather"
+        r"|prefer)\b"
+        r"|\b(?:i|we) want (?:you|your|all|every|my|an?|only)\b"
+        r"|\b(?:i|we) (?:always|usually|never|only) (?:use|buy|wear|order|take|pay|read|watch|listen|fly|sit|sleep"
+        r"|choose"
         r"|pick|get|go|drive|work|cook)\b",
     )),
     Row("profile", "profile", Words(
@@ -263,20 +267,27 @@ TRIGGERS: Final = (
         rf"|{I_ZH}(?:的|公司的?|家的?|们公司的?)?(?:名字|姓名|昵称|英文名|公司|单位|学校|职业|工作|职位|岗位|职务"
         rf"|部门|电话|手机|手机号码?|邮箱|微信号?|地址|住址|收货地址|家庭住址|生日|母语|目标|团队|产品|主管"
         rf"|直属领导)[^。，,？]{{0,8}}(?:是|为|叫|在|:|：|改)",
-        r"\bi(?:'m| am)(?: also| severely| very| highly| mildly| lactose| really| not)* (?:allergic|intolerant"
+        r"\b(?:i'm|i am|we're|we are)(?: also| severely| very| highly| mildly| lactose| really| not)* (?:allergic"
+        r"|intolerant"
         r"|diabetic|pregnant|vegan|vegetarian|asthmatic|colou?r-?blind|disabled|married|divorced|single|engaged"
         r"|retired|unemployed|left-handed|deaf|blind|muslim|jewish|hindu|buddhist|christian|celiac|gluten)\b"
-        r"|\bi (?:have|suffer from|was diagnosed with|got diagnosed with) (?:an? |the )?(?:\w+ ){0,3}(?:allerg(?:y"
+        r"|\b(?:i|we) (?:have|suffer from|was diagnosed with|got diagnosed with) (?:an? "
+        r"|the )?(?:\w+ ){0,3}(?:allerg(?:y"
         r"|ies)|diabetes|asthma|epilepsy|condition|disease|disorder|migraines?|blood pressure|intolerance)\b"
-        r"|\bi(?:'m| am) (?:an? |the )(?!bit|little|few|lot|fan|huge|big)\w|\bi(?:'m| am) (?:from|based in"
+        r"|\b(?:i'm|i am|we're|we are) (?:an? |the )(?!bit|little|few|lot|fan|huge|big)\w|\b(?:i'm|i am|we're"
+        r"|we are) (?:from|based in"
         r"|living in|working (?:at|for|as|in)|studying|originally|\d{1,3} years? old|turning)\b"
-        r"|\bi (?:currently |now |still |also |just |recently |used to |have |'ve )*(?:live|lived|work|worked"
-        r"|study|studied|moved|grew up|was born|graduated|teach|own|run|speak|founded|majored|major|retired|quit"
+        r"|\b(?:i|we) (?:currently |now |still |also |just |recently |used to |have |'ve )*(?:live|lived"
+        r"|work(?:ed)?(?! (?:well|hard|together|out)\b)"
+        r"|study|studied|moved|grew up|was born|graduated|teach|own|look after|care for|got (?:married|divorced"
+        r"|engaged|promoted)|run|speak|founded|majored|major|retired|quit"
         r"|joined|became an?)\b"
-        r"|\bi(?:'ve| have)(?: got)? (?:an?|one|two|three|four|five|\d+) (?:\w+ ){0,3}(?:cats?|dogs?|pets?|birds?"
+        r"|\b(?:i|we)(?:'ve| have)(?: got)? (?:an?|one|two|three|four|five|\d+) (?:\w+ ){0,3}(?:cats?|dogs?|pets?"
+        r"|birds?"
         r"|fish|rabbits?|hamsters?|kids?|children|sons?|daughters?|brothers?|sisters?|siblings|house|car|company"
         r"|shop)\b"
-        r"|\bmy (?:full |first |last |nick|user|blood |shoe |dress |shirt |native |home |work |shipping |billing "
+        r"|\b(?:my|our) (?:full |first |last |nick|sur|user|blood |shoe |dress |shirt |native |home |work |shipping "
+        r"|billing "
         r"|delivery |email |e-mail |phone |mobile |contact |wedding )?"
         r"(?:name|nickname|username|type|size|language|address|birthday|anniversary|company|employer"
         r"|job(?: title)?|title|position|role|profession|occupation|department|team|phone(?: number)?|number"
@@ -296,7 +307,8 @@ TRIGGERS: Final = (
         r"|退回|发货|到账|解决|搞定|批了|过了|坏了|丢了|处理|交付|上线|开通|暂停|失败|成功|待)"
         rf"|{I_ZH}(?:还|现在|目前|最近|下周|下个?月|明天|后天|今年|明年|周末)*(?:正在|打算|计划|准备|将要|即将"
         rf"|马上要|快要|要去|决定|想在)[^。，,？]{{2,}}",
-        r"\bi(?:'ve| have)? (?:just |already |now |also |finally |recently )*(?:cancell?ed|submitted|paid|ordered"
+        r"\b(?:i|we)(?:'ve| have)? (?:just |already |now |also |finally |recently )*(?:cancell?ed|submitted|paid"
+        r"|ordered"
         r"|returned|shipped|finished|completed|booked|signed|received|upgraded|renewed|rescheduled|postponed"
         r"|applied|registered"
         r"|changed|replaced|fixed|solved|sent|opened|closed|placed|requested|reported|scheduled|subscribed"
@@ -308,11 +320,13 @@ TRIGGERS: Final = (
         r"|postponed|rescheduled|approved|rejected|denied|completed|done|finished|shipped|delivered|received"
         r"|refunded|lost|broken|moved|pending"
         r"|overdue|resolved|solved|closed|opened|missing|late|arrived|confirmed|declined|paid|due|ready|processed)\b"
-        r"|\bi(?:'m| am) (?:planning|going|about|preparing|currently (?:working|preparing|building|writing"
+        r"|\b(?:i'm|i am|we're|we are) (?:planning|going|about|staying (?:at|in|with|here|near|until)|preparing"
+        r"|currently (?:working|preparing|building|writing"
         r"|learning)|working on|building|training for|moving|flying|travell?ing|getting married|starting"
         r"|switching)\b"
-        r"|\b(?:i|we)(?:'ve| have) decided\b|\bi(?:'ll| will) (?:be )?(?:arrive|leave|leaving|arriving|fly|travel"
-        r"|visit|move|start|attend|pick up|return|marry)\b|\bi plan to\b",
+        r"|\b(?:i|we)(?:'ve| have) decided\b|\b(?:i|we)(?:'ll| will) (?:be )?(?:arrive|leave|leaving|arriving|fly"
+        r"|travel"
+        r"|visit|move|start|attend|pick up|return|marry)\b|\b(?:i|we) plan to\b",
     )),
 )  # fmt: skip
 """In order: the first that matches names kind and trigger."""
@@ -320,10 +334,14 @@ TRIGGERS: Final = (
 DONE_FOR_THE_USER: Final = Words(
     r"(?:已经?|这边已经?|刚刚?)(?:成功)?(?:为|帮|给|替)?(?:您|你)?(?:把|将)?[^。，,？?]{0,14}(?:取消|退款|提交"
     r"|登记|下单|预约|预订|寄出|发出|补发|换货|受理|创建|开具|修改|更新|升级|续期|安排|开通|注销|办理|转接|关闭"
-    r"|解决)",
+    r"|解决|挂失|补卡|报修|报案|冻结|解冻|解绑|绑定|充值|激活|派单|转账|退回|寄回|延期|改签|升舱|减免|复机|改派|改约"
+    r"|改期|变更"
+    r"|调整|发送)",
     r"\b(?:i|we)(?:'ve| have) (?:now |just |already |also |successfully )*(?:cancell?ed|refunded|submitted"
     r"|registered|placed|booked|scheduled|rescheduled|shipped|created|opened|updated|upgraded|renewed|arranged"
-    r"|issued|processed|closed)\b"
+    r"|issued|processed|closed|logged|added|applied|activated|waived|credited|disputed|blocked|frozen|replaced|reset"
+    r"|enabled|disabled|extended|changed|filed|raised|escalated|transferred|reissued|removed|ordered|requested"
+    r"|rebooked|deregistered|sent)\b"
     r"|\byour (?:order|refund|ticket|booking|reservation|subscription|appointment|request|claim|account|return"
     r"|invoice)\b[^.?!]{0,30}\b(?:has been|was|is now) (?:cancell?ed|refunded|submitted|registered|booked"
     r"|scheduled|rescheduled|shipped"

@@ -29,6 +29,11 @@ _TIME = re.compile(
     r"|\s*,?\s*at\s*(?P<at_hour>\d{1,2}):(?P<at_minutes>\d{2})",
     re.IGNORECASE,
 )
+_RANGE_TO = re.compile(
+    r"\d{1,2}(?:st|nd|rd|th)?[日号]?\s*(?:to|until|till|through|and|[-–—~]|到|至)\s*(?:the\s+)?$", re.IGNORECASE
+)
+_RANGE_FROM = re.compile(r"\s*(?:to|until|till|through|[-–—~]|到|至)\s*(?:the\s+)?(?:\d|[A-Z][a-z]|周|星期|下|明|月底)")
+"""What makes of a day the end or the beginning of several."""
 _DIGITS = {digit: number for number, digit in enumerate("一二三四五六七八九十", 1)} | {"两": 2, "十一": 11, "十二": 12}
 _HAN = re.compile(r"[\u3400-\u9fff]")
 
@@ -44,7 +49,11 @@ class Told:
 def dated(text: str, at: datetime | None, zone: tzinfo) -> Told:
     """Resolve the days of one sentence said `at` (None: unknown, then only full dates count) by somebody in `zone`."""
     said_on = None if at is None else at.astimezone(zone).date()
-    mentions = [(mention, _span(mention, said_on, text)) for mention in day_mentions(text, said_on)]
+    mentions = [
+        (mention, _span(mention, said_on, text))
+        for mention in day_mentions(text, said_on)
+        if not _of_several(text, mention)
+    ]
     days = {span[0] for _, span in mentions if span is not None and span[0] == span[1]}
     moment = None
     if len(days) == 1:
@@ -52,6 +61,12 @@ def dated(text: str, at: datetime | None, zone: tzinfo) -> Told:
         mention = next(m for m, span in mentions if span == (day, day))
         moment = _moment(day, text[mention.start : mention.end], text[mention.end :], zone)
     return Told(_annotated(text, mentions), moment)
+
+
+def _of_several(text: str, mention: DayMention) -> bool:
+    """Whether a day is one end of several days: 12 to 19 December, 3月5日到8日."""
+    before, after = text[max(0, mention.start - 16) : mention.start], text[mention.end :]
+    return bool(_RANGE_TO.search(before) or _RANGE_FROM.match(after))
 
 
 def days_of(text: str, at: datetime | None, zone: tzinfo) -> frozenset[date]:

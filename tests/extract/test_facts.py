@@ -42,7 +42,7 @@ KEPT = [
     ("Remember that I'm allergic to nuts.", "I'm allergic to nuts", "profile", "request"),
     ("Don't forget: the gate code is blue-42.", "the gate code is blue-42", "interaction_history", "request"),
     ("Don't forget that I am allergic to peanuts.", "I am allergic to peanuts", "profile", "request"),
-    ("别忘了我说的：我对花生过敏。", "我说的：我对花生过敏", "profile", "request"),
+    ("别忘了我说的：我对花生过敏。", "我对花生过敏", "profile", "request"),
     ("Can you remember that I prefer window seats?", "I prefer window seats", "user_preference", "request"),
     ("提醒我带合同", None, "task_state", "request"),
     ("以后都用英文回答我", None, "user_preference", "preference"),
