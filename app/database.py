@@ -202,10 +202,13 @@ class Database:
             await database.close()
             raise
 
-    def read(self, tenant_id: UUID, *, snapshot: bool = False) -> Scope:
-        """A READ ONLY transaction that sees one tenant's rows; with `snapshot` all statements see the same moment."""
-        level = "ISOLATION LEVEL REPEATABLE READ " if snapshot else ""
-        begin = f"BEGIN {level}READ ONLY; {self._opening}{_as_tenant(tenant_id)}"
+    def read(self, tenant_id: UUID, *, snapshot: bool = False, ordered: bool = False) -> Scope:
+        """A READ ONLY transaction that sees one tenant's rows; with `snapshot` all statements see the same moment.
+
+        `ordered`: what is asked for in an order comes by the index that has it, as in write().
+        """
+        level, order = "ISOLATION LEVEL REPEATABLE READ " if snapshot else "", _IN_ORDER_OF_INDEX if ordered else ""
+        begin = f"BEGIN {level}READ ONLY; {self._opening}{order}{_as_tenant(tenant_id)}"
         return Scope(self, begin, changes=False, seconds=self._opening_seconds)
 
     def write(self, tenant_id: UUID, *locks: int, patient: bool = True) -> Scope:
@@ -214,9 +217,7 @@ class Database:
         The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end. An
         impatient one takes those that are free (see Transaction.locked) and waits for a row for a moment only.
         """
-        # One plan takes every subject for one of mean size, and would read and sort all of a large one, if it could,
-        # instead of the vector index: sorting is for where no index gives the order.
-        begin = f"BEGIN; {self._opening}SET LOCAL enable_sort = off; {_as_tenant(tenant_id)}"
+        begin = f"BEGIN; {self._opening}{_IN_ORDER_OF_INDEX}{_as_tenant(tenant_id)}"
         if locks:
             keys = ", ".join(str(int(key)) for key in locks)
             take, free = ("SELECT pg_advisory_xact_lock(key)", "") if patient else _IF_FREE
@@ -358,6 +359,9 @@ def _as_tenant(tenant_id: UUID) -> str:
     return f"SET LOCAL ROLE {APP_ROLE}; SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
 
 
+# One plan takes every subject for one of mean size, and would read and sort all of a large one, if it could, instead of
+# the vector index: sorting is for where no index gives the order.
+_IN_ORDER_OF_INDEX = "SET LOCAL enable_sort = off; "
 _IF_FREE = ("SET LOCAL lock_timeout = 200; SELECT", " WHERE pg_try_advisory_xact_lock(key)")
 _CHECK = """
 SELECT current_setting('server_version_num')::int AS version,

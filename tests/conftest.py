@@ -27,6 +27,7 @@ from app.cli import embedded, schema
 from app.clock import now
 from app.connections import DatabaseConfig
 from app.database import Database, sql
+from app.recall import planner
 from tests import pooler
 
 TEMPLATE = "mneme_template"
@@ -35,6 +36,12 @@ CLUSTER = pytest.StashKey[Path]()
 
 # A test cluster may lose everything when the machine loses power, and only then.
 FAST = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
+
+
+@pytest.fixture
+def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large subjects are searched by the vector index, however cheap it would be to read those of a test."""
+    monkeypatch.setattr(planner, "SCANNED", 1e9)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

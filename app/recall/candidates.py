@@ -170,13 +170,13 @@ def record(shape: Shape) -> str:
             f"boolsend(({matching(shape)}) IS TRUE)",
             *((f"timestamptz_send(coalesce({_ACCESSED}, m.created_at))",) if shape.accessed else ()),
             *(("int4send(coalesce(hashtext(m.source), 0))",) if shape.sources else ()),
-            *(f"float4send({_distance(name, shape.generation_id)})" for name in shape.vectors),
+            *(f"float4send({distance(name, shape.generation_id)})" for name in shape.vectors),
             *(f"float4send((-(m.keywords <#> :code_{n}))::float4)" for n in range(shape.codes)),
         )
     )
 
 
-def _distance(name: str, generation_id: int) -> str:
+def distance(name: str, generation_id: int) -> str:
     """Distance to one of the query's vectors; NaN without a vector of this generation."""
     cases = " ".join(
         f"WHEN m.{columns.generation_id} = {generation_id} THEN {_measured(name, columns)}" for columns in BOTH

@@ -54,7 +54,7 @@ async def make_context(recaller: Recaller, request: ContextRequest, *, now: date
     """The text with the parts of a request and the hits for its query. Raises what `Recaller.recall` raises."""
     parts: dict[str, Sequence[Mapping[str, Any]]] = {}
     if request.parts:
-        async with recaller.database.read(request.tenant_id) as transaction:
+        async with recaller.database.read(request.tenant_id, ordered=True) as transaction:
             parts |= await read(
                 transaction, request.parts, tenant_id=request.tenant_id, user_id=request.user_id,
                 agent_id=request.agent_id, session_id=request.session_id, now=now,

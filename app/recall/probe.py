@@ -13,7 +13,6 @@ from uuid import UUID
 from app import telemetry
 from app.database import Database, Statement
 from app.errors import MnemeError
-from app.recall.profile import IN_ORDER_OF_INDEX
 from app.recall.query import RecallConfig
 
 PROBE_SECONDS = 60  # a whole large subject is read
@@ -40,9 +39,8 @@ class RecallProbe:
 
     async def _run(self, tenant_id: UUID, statement: Statement, values: Mapping[str, Any]) -> None:
         try:
-            async with self._database.read(tenant_id) as transaction:
+            async with self._database.read(tenant_id, ordered=True) as transaction:
                 await transaction.allow(PROBE_SECONDS)
-                await transaction.execute(IN_ORDER_OF_INDEX)
                 ratio = await transaction.fetch_value(statement, **values)
         except MnemeError:
             telemetry.RECALL_PROBES.labels("failed").inc()

@@ -56,11 +56,6 @@ READS = MappingProxyType(
 """`profile`: pinned, then with a key, then the most important; the others, latest first. Named as in block.PARTS."""
 
 
-# Each order is that of an index. The planner takes it when it knows the size of the subject; between a bulk load and
-# the next ANALYZE it takes the subject for a small one, and would read and sort all of it.
-IN_ORDER_OF_INDEX = sql("SET LOCAL enable_sort = off")
-
-
 async def read(
     transaction: Transaction,
     parts: Sequence[str],
@@ -71,8 +66,10 @@ async def read(
     session_id: str | None,
     now: datetime,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The memories of some of READS by name, in their JSON shape; of an unknown subject, none."""
-    await transaction.execute(IN_ORDER_OF_INDEX)
+    """The memories of some of READS by name, in their JSON shape; of an unknown subject, none.
+
+    Each order is that of an index, which an `ordered` transaction takes.
+    """
     found = {}
     for part in parts:
         rows = await transaction.fetch(

@@ -48,7 +48,7 @@ class Replica:
             async with (
                 self._breaker.guard(),
                 asyncio.timeout(self._patience_seconds) as limit,
-                self._database.read(query.tenant_id) as transaction,
+                self._database.read(query.tenant_id, ordered=True) as transaction,
             ):
                 outcome = "behind"
                 if await self._is_current(transaction, query, limit):

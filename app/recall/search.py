@@ -153,11 +153,11 @@ class Recaller:
         answer = await self.replica.attempt(query, read)
         if answer is None:
             try:
-                async with self.database.read(query.tenant_id) as transaction:
+                async with self.database.read(query.tenant_id, ordered=True) as transaction:
                     answer = await read(transaction)
             except StorageDamaged:
                 self.large.distrust()
-                async with self.database.read(query.tenant_id) as transaction:
+                async with self.database.read(query.tenant_id, ordered=True) as transaction:
                     answer = await read(transaction)
         degraded += answer[1]
         return answer[0]

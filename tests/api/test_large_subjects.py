@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx2
+import pytest
 
 from app.clock import now
 from app.database import Database, sql
@@ -55,6 +56,14 @@ async def grow(database: Database) -> dict[str, int]:
     return await tend_large_subjects(database, CONFIG, now=now())
 
 
+@pytest.fixture(params=["index", "scan"])
+def way(request: pytest.FixtureRequest) -> str:
+    """How the nearest are found: subjects as small as these are read, unless reading is made dear."""
+    if request.param == "index":
+        request.getfixturevalue("by_index")
+    return str(request.param)
+
+
 def forget_what_is_large(service: Service) -> None:
     """As if the few seconds for which it is remembered were over."""
     service.app.state.mneme.recaller.large._known.clear()
@@ -72,7 +81,8 @@ QUERIES = (
 )
 
 
-async def test_a_subject_that_grew_is_searched_by_index_with_the_same_hits(
+@pytest.mark.usefixtures("way")
+async def test_a_subject_that_grew_is_searched_with_the_same_hits(
     agent: httpx2.AsyncClient, service: Service, database: Database, tenant: UUID
 ) -> None:
     await fill(agent, facts(1000))
@@ -164,6 +174,40 @@ async def test_what_little_passes_is_found_by_an_index_of_its_own(
         assert (way and (way.index, way.passing)) == (index and (index, 3)), name
 
 
+# Filters without an index of their own, and what a memory has that passes; of agents and of numbers.
+UNSERVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "number": ({"filters": {"metadata": {"floor": 7}}}, {"metadata": {"floor": 7.0}}),
+    "agent": ({"agent_id": "客服一"}, {"agent_id": "客服一"}),
+    "both": (
+        {"agent_id": "b2", "filters": {"metadata": {"rate": -0.5}}},
+        {"agent_id": "b2", "metadata": {"rate": -0.5}},
+    ),
+}
+
+
+@pytest.mark.usefixtures("way")
+async def test_filters_without_an_index_give_all_that_passes_and_nothing_else(
+    agent: httpx2.AsyncClient, service: Service, database: Database
+) -> None:
+    start = 400
+    await fill(agent, facts(start), agent_id="another")
+
+    async def add(**fields: Any) -> set[str]:
+        nonlocal start
+        start += 40
+        return set(await fill(agent, [f"斑马 zebra {fact}" for fact in facts(30, start)], **fields))
+
+    passing = {name: await add(**fields) for name, (_, fields) in UNSERVED.items()}
+    passing["agent"] |= passing["number"]  # what belongs to no agent is for all
+    await add(user_id="someone else", agent_id="客服一", metadata={"floor": 7})
+    await grow(database)
+    forget_what_is_large(service)
+    for name, (wire, _) in UNSERVED.items():
+        found = [await search(agent, "斑马 zebra", top_k=100, **wire) for _ in range(2)]
+        assert set(found[0]) == passing[name], name
+        assert found[1] == found[0], name
+
+
 async def test_facets_follow_their_memory(
     agent: httpx2.AsyncClient, service: Service, database: Database, tenant: UUID
 ) -> None:
@@ -194,6 +238,7 @@ async def test_facets_follow_their_memory(
         assert await transaction.fetch(FACETS, **names) == []
 
 
+@pytest.mark.usefixtures("way")
 async def test_read_your_writes_holds_in_a_large_subject(
     agent: httpx2.AsyncClient, service: Service, database: Database
 ) -> None:
@@ -218,6 +263,7 @@ async def test_read_your_writes_holds_in_a_large_subject(
     assert written["id"] not in await search(agent, "cardamom")
 
 
+@pytest.mark.usefixtures("way")
 async def test_a_large_shared_subject_beside_a_small_own_one(
     agent: httpx2.AsyncClient, service: Service, database: Database
 ) -> None:
@@ -251,6 +297,7 @@ async def test_writers_during_the_move_lose_nothing(
         assert (await search(agent, f"zebra-{n}"))[0] == memory_id
 
 
+@pytest.mark.usefixtures("way")
 async def test_five_hundred_searches_over_one_warm_pool_are_all_full(
     agent: httpx2.AsyncClient, service: Service, database: Database
 ) -> None:

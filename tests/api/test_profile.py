@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 from app.clock import now
 from app.database import Database, sql
 from app.guard import create_tenant
-from app.recall.profile import PROFILE_ROWS, READS, read
+from app.recall.profile import PROFILE_ROWS, READS
 from tests.api.conftest import MakeKey, Service, bearer
 from tests.api.test_memories import write
 
@@ -156,9 +156,8 @@ async def plans(database: Database, mode: str, **subject: Any) -> dict[str, str]
     """The plans of the very statements that are sent, as the service's role and with row security."""
     found = {}
     arguments = {"agent_id": None, "session_id": "s7", "now": now(), **subject}
-    async with database.read(subject["tenant_id"]) as transaction:
+    async with database.read(subject["tenant_id"], ordered=True) as transaction:
         assert await transaction.fetch_value(sql("SELECT current_user")) == "mneme_app"
-        await read(transaction, (), **arguments)
         await transaction.execute(sql(f"SET LOCAL plan_cache_mode = {mode}"))
         for part, statement in READS.items():
             explain = sql(f"EXPLAIN {statement.sql}")

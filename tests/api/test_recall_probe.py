@@ -31,6 +31,7 @@ async def ended(running: RecallProbe) -> None:
         await asyncio.wait([running._task])
 
 
+@pytest.mark.usefixtures("by_index")
 async def test_a_probe_tells_the_share_that_the_index_found(
     agent: httpx2.AsyncClient, service: Service, database: Database, owner_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ async def company(agent: httpx2.AsyncClient, move: Move, start: datetime) -> lis
     return names
 
 
+@pytest.mark.usefixtures("by_index")
 @pytest.mark.parametrize("large", [False, True])
 async def test_as_of_shows_what_was_known_then(
     agent: httpx2.AsyncClient, move: Move, service: Service, database: Database, large: bool

@@ -27,6 +27,7 @@ WRITES = (
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.usefixtures("by_index")
 @pytest.mark.parametrize("damage", ["pages", "first page", "file"])
 async def test_a_damaged_vector_index(damage: str, passable_directory: Path, tmp_path: Path, seen: Seen) -> None:
     directory = passable_directory / damage.replace(" ", "_")

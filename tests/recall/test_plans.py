@@ -32,10 +32,10 @@ from app.recall import (
     hydrate,
     large,
     narrow,
+    proposals,
     tend_large_subjects,
     why_not,
 )
-from app.recall.profile import IN_ORDER_OF_INDEX
 from app.remember import judge, shelf
 from app.wire import halfvec
 from tests.conftest import TEMPLATE, administer
@@ -111,6 +111,8 @@ VECTOR = np.ones(DIMENSION, dtype=np.float32) / np.sqrt(DIMENSION, dtype=np.floa
 ASKED = candidates.Asked(keyword_query("发票 word7 case-42"), VECTOR, (), VECTOR)
 SUBJECT = sql("SELECT subject_id FROM subjects WHERE user_id = :user_id")
 SOME = sql("SELECT memory_id FROM memories WHERE subject_id = :subject_id LIMIT 30")
+# Asked also of what is not large.
+EVERYWHERE = {"small", "marked", "walls", "hydrate", "hydrate with vectors", "as of"}
 SEQUENTIAL = re.compile(r"Seq Scan on (memories|memory_\w+|term_statistics|subjects)\b")
 
 
@@ -128,43 +130,48 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
     query = replace(query, user_id=user_id)
     shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
     near, past = ("memories_ann_g1", "memory_terms_pkey"), query.as_of is not None
+    terms = ("memory_windows_pkey", "term_statistics_pkey")
     wanted = {
         "small": (candidates._select(shape), ("memories_warm_idx on memories m", "memory_windows_pkey")),
-        "large": (large._proposed(shape, DIMENSION, True), (*near, "memory_windows_pkey")),
-        "large beside small": (large._proposed(shape, DIMENSION, False), (*near, "memory_windows_pkey")),
-        "passing": (large._passing(shape), ("memories_pkey on memories m",)),
-        "probe": (large._probed(shape, DIMENSION), near[:1]),
-        "whole": (large._whole(shape, True, None), ("memories_warm_idx on memories m",)),
+        "large": (proposals.proposals(shape, DIMENSION, True), (*near, *terms)),
+        "large beside small": (proposals.proposals(shape, DIMENSION, False), (*near, *terms)),
+        "large, read": (
+            proposals.proposals(shape, DIMENSION, True, near="scan"),
+            ("memories_warm_idx on memories m", "(memory_id = ANY ((InitPlan", near[1], *terms),
+        ),
+        "large, read by facets": (
+            proposals.proposals(shape, DIMENSION, True, near="scan", index="facets"),
+            ("memory_facets_pkey on memory_facets f", "(memory_id = ANY ((InitPlan", near[1], *terms),
+        ),
+        "passing": (proposals.passing(shape), ("memories_pkey on memories m",)),
+        "probe": (proposals.probed(shape, DIMENSION), near[:1]),
+        "whole": (proposals.whole(shape, True, None), ("memories_warm_idx on memories m", terms[1])),
         "by facets": (
-            large._whole(shape, True, "facets"),
+            proposals.whole(shape, True, "facets"),
             ("memory_facets_pkey on memory_facets f", "(memory_id = ANY ((InitPlan"),
         ),
         "marked": (large._LARGE, ("subjects_large_idx",)),
-        "frequencies": (large._FREQUENCIES, ("term_statistics_pkey",)),
         "walls": (why_not._walls(shape), ()),
         "hydrate": (hydrate._HYDRATE[False, past, False], ("memory_usage_pkey",)),
         "hydrate with vectors": (hydrate._HYDRATE[False, past, True], ("memory_usage_pkey",)),
         "as of": (hydrate._AS_OF, ("memory_versions_pkey",)),
     }
-    async with store.database.read(DEFAULT_TENANT_ID) as transaction:
+    async with store.database.read(DEFAULT_TENANT_ID, ordered=True) as transaction:
         assert await transaction.fetch_value(sql("SELECT current_user")) == "mneme_app"
         subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
         ids = [row["memory_id"] for row in await transaction.fetch(SOME, subject_id=subject_id)]
-        rare = ASKED.keywords.word_ids
+        words = ASKED.keywords.word_ids
         values = candidates.parameters(query, ASKED, now=NOW) | {
             "ids": ids[:10], "generation_id": 1, "large": [subject_id],
-            "small_shared": [DEFAULT_TENANT_ID], "terms": rare, "rare_ids": rare, "rare_weights": [1.0] * len(rare),
-            "facets": [1],
+            "small_shared": [DEFAULT_TENANT_ID], "word_ids": words,
+            "term_ids": [*words, *ASKED.keywords.gram_ids], "memories": float(ROWS_LARGE), "facets": [1],
         }  # fmt: skip
         for name, (statement, indexes) in wanted.items():
-            if name in ("large", "large beside small", "passing", "probe", "by facets"):
-                if user_id != "large":
-                    continue  # is never asked this
-                await transaction.execute(IN_ORDER_OF_INDEX)
+            if user_id != "large" and name not in EVERYWHERE:
+                continue  # is never asked this
             found = await plan(transaction, statement, values, generic=generic)
             assert all(index in found for index in indexes), (name, found)
             assert not SEQUENTIAL.search(found), (name, found)
-            await transaction.execute(sql("RESET enable_sort"))
 
 
 BY_INDEX: dict[narrow.Index, tuple[Filters, str]] = {
@@ -182,13 +189,14 @@ async def test_a_selective_filter(store: Store, index: narrow.Index, generic: bo
     filters, wanted = BY_INDEX[index]
     query = replace(PLAIN, user_id="large", filters=filters)
     shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
-    async with store.database.read(DEFAULT_TENANT_ID) as transaction:
+    async with store.database.read(DEFAULT_TENANT_ID, ordered=True) as transaction:
         subject_id = await transaction.fetch_value(SUBJECT, user_id="large")
         values = candidates.parameters(query, ASKED, now=NOW) | {
-            "large": [subject_id], "small_shared": [DEFAULT_TENANT_ID], "facets": [1],
+            "large": [subject_id], "small_shared": [DEFAULT_TENANT_ID], "facets": [1], "memories": 1.0,
+            "word_ids": [1], "term_ids": [1],
         }  # fmt: skip
-        await transaction.execute(IN_ORDER_OF_INDEX)
-        for statement in (narrow._narrowest(shape), large._whole(shape, True, index)):
+        read = proposals.proposals(shape, DIMENSION, True, near="scan", index=index)
+        for statement in (narrow._narrowest(shape), proposals.whole(shape, True, index), read):
             found = await plan(transaction, statement, values, generic=generic)
             assert wanted in found, found
             assert not SEQUENTIAL.search(found), found

@@ -1,7 +1,7 @@
 """Part `growth`: what a search costs as subjects and stores grow, beside one plain hybrid statement of the same run.
 
 Subjects of 1,000 up to `rows` memories, and as many spread over 10,000 subjects, all in one store; then what the vector
-index finds, where it becomes faster than reading all, and what embedding the question costs.
+index finds, where proposing becomes faster than measuring all, and what embedding the question costs.
 """
 
 from asyncio import Runner
@@ -16,7 +16,7 @@ import uvloop
 
 from app.cli import embedded
 from app.cli.bench import ground, nearest, service, stock, texts
-from app.cli.bench.hybrid import Hybrid, asked
+from app.cli.bench.hybrid import Asked, Hybrid
 from app.cli.bench.load import Connection, Timing, alternate, drive
 from app.cli.bench.parts import PLAIN_CONNECTIONS, Report, Size, Target, asking, shared
 from app.cli.bench.service import Service
@@ -32,6 +32,7 @@ CROSSING: Final = (2_500, 5_000, 10_000, 20_000)
 EXACT_ROWS: Final = RecallConfig().exact_scan_rows
 NEAREST_ASKED: Final = 50  # questions whose nearest are compared with the truth
 OWN_ROWS: Final = 100_000  # memories of the subject whose vectors are those of its texts
+PLAIN_WAYS: Final = "ways of the plain statement: median of one search"
 NOT_HELD: Final = {("recall", "resident_mb"): "0"}
 HASHING: Final = EmbedConfig(provider="hashing")
 BUNDLED: Final = EmbedConfig()
@@ -93,9 +94,14 @@ async def _one_size(
     """Searches of one subject alone and many at once, each beside the plain statement."""
     name = f"search, {count:,} memories" + (", not held in memory" if not_held else "")
     large = count > EXACT_ROWS
-    async with _lines(running, size.users, large=large) as (http, plain):
+    async with _lines(running, size.users) as (http, plain):
         questions = cycle(asking(user, [user], size.seconds / 4))
-        parameters = cycle(await _parameters(user, 50, large=large))
+        asked = await _parameters(user, 50)
+        parameters = cycle(asked)
+        if large:
+            report.tables.setdefault(PLAIN_WAYS, {})[user] = await plain[0].choose(asked[:10])
+            for each in plain[1:]:
+                each.by_index = plain[0].by_index
         await drive(shared([each.post for each in http], islice(questions, 4 * len(http))), 60)
         await drive(shared([each.search for each in plain], islice(parameters, 4 * len(plain))), 60)
         alone = round(size.seconds * 40)
@@ -117,10 +123,10 @@ async def _one_size(
 async def _one_of_many(running: Service, beside: Service, size: Size, many: Sequence[str], report: Report) -> None:
     """Each search another subject of the large store, in turn with searches in a store of one such subject."""
     count = round(size.seconds * 60)
-    async with _lines(running, size.users, large=False) as (http, plain), _lines(beside, 1, large=False) as (one, _):
+    async with _lines(running, size.users) as (http, plain), _lines(beside, 1) as (one, _):
         spread = cycle(asking("spread", many, count / 1_000))
         lonely = cycle(asking("spread", ["alone"], count / 1_000))
-        parameters = cycle([next(iter(await _parameters(user, 1, large=False))) for user in many[:count]])
+        parameters = cycle([next(iter(await _parameters(user, 1))) for user in many[:count]])
         for lane in ((http[0].post, spread), (one[0].post, lonely), (plain[0].search, parameters)):
             await drive([(lane[0], islice(lane[1], 20))], 60)
         served, lonely_served, statement = await alternate(
@@ -175,7 +181,7 @@ def look_for_the_nearest(server: EmbeddedServer, directory: Path, rows: int, rep
             async with nearest.reading(crossing, directory, own) as recall:
                 return await nearest.both_ways(recall, [_user(count) for count in sizes])
 
-        report.tables["exact scan or vector index: median of one search"] = runner.run(both())
+        report.tables["all measured or some proposed: median of one search"] = runner.run(both())
     report.tables["nearest ten that are found"] = table
     for label, row in table.items():
         if label.startswith(_user(largest)):
@@ -188,8 +194,8 @@ def search_with_a_model(server: EmbeddedServer, directory: Path, size: Size, rep
     url = ground.store(server, "bundled", [lot], BUNDLED, directory)
 
     async def ask(running: Service) -> tuple[Timing, Timing, Timing]:
-        async with _lines(running, 1, large=False) as (http, plain):
-            parameters = cycle(await _parameters("reader", 50, large=False))
+        async with _lines(running, 1) as (http, plain):
+            parameters = cycle(await _parameters("reader", 50))
             await drive([(http[0].post, asking("warm", ["reader"], 0.01))], 60)
             fresh = asking("bundled", ["reader"], size.seconds / 50)
             uncached, first = await alternate((http[0].post, fresh), (plain[0].search, parameters))
@@ -204,13 +210,10 @@ def search_with_a_model(server: EmbeddedServer, directory: Path, size: Size, rep
 
 
 @asynccontextmanager
-async def _lines(running: Service, users: int, *, large: bool) -> AsyncIterator[tuple[list[Connection], list[Hybrid]]]:
+async def _lines(running: Service, users: int) -> AsyncIterator[tuple[list[Connection], list[Hybrid]]]:
     """Connections to the service and, logged in as the superuser, to its database."""
     http = [Connection(running.port) for _ in range(users)]
-    plain = [
-        await Hybrid.connect(running.server, running.database, large=large)
-        for _ in range(min(users, PLAIN_CONNECTIONS))
-    ]
+    plain = [await Hybrid.connect(running.server, running.database) for _ in range(min(users, PLAIN_CONNECTIONS))]
     try:
         yield http, plain
     finally:
@@ -220,11 +223,11 @@ async def _lines(running: Service, users: int, *, large: bool) -> AsyncIterator[
             await one.connection.close()
 
 
-async def _parameters(user: str, count: int, *, large: bool) -> list[tuple[Any, ...]]:
+async def _parameters(user: str, count: int) -> list[Asked]:
     """The parameters of plain statements about a user, vectors made by the hashing embedder."""
     subject: UUID = stock.subject_of(user)
     return [
-        asked(DEFAULT_TENANT_ID, subject, text, await _vector(text), large=large)
+        Asked.of(DEFAULT_TENANT_ID, subject, text, await _vector(text))
         for text in islice(texts.questions(f"plain {user}"), count)
     ]
 

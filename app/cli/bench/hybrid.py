@@ -2,10 +2,12 @@
 
 Nearest by vector and best by words, a hundred each, fused by reciprocal ranks; the best rows with their counters.
 Its vectors and terms are made beforehand, and nobody checks rights: the ratio is the price of all that it leaves out.
+A subject in the vector index has two such statements; the cheaper of those that find the hundred nearest counts.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final
 from uuid import UUID
 
@@ -44,13 +46,14 @@ EXACT: Final = f"""
         FROM (SELECT memory_id FROM measured WHERE product < 0 ORDER BY product LIMIT {ARM}) AS best
     ) {_FUSED}
 """
+_NEAREST: Final = f"""
+    SELECT memory_id, embedding::halfvec({raw.DIMENSION}) <=> $3::halfvec({raw.DIMENSION}) AS distance FROM memories
+    WHERE tenant_id = $1 AND subject_id = $2 AND status = 'active' AND ann AND generation_id = 1
+    ORDER BY distance LIMIT {ARM}
+"""
 BY_INDEX: Final = f"""
     WITH near AS (
-        SELECT memory_id, row_number() OVER () AS place FROM (
-            SELECT memory_id FROM memories
-            WHERE tenant_id = $1 AND subject_id = $2 AND status = 'active' AND ann AND generation_id = 1
-            ORDER BY embedding::halfvec({raw.DIMENSION}) <=> $3::halfvec({raw.DIMENSION}) LIMIT {ARM}
-        ) AS nearest
+        SELECT memory_id, row_number() OVER (ORDER BY distance) AS place FROM ({_NEAREST}) AS nearest
     ), rare AS (
         SELECT term_id, ln(1 + 1e6::float8 / document_count) AS weight FROM (
             SELECT term_id, document_count,
@@ -68,25 +71,60 @@ BY_INDEX: Final = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Hybrid:
-    """One plain connection with the statement prepared, for subjects of one size."""
+class Asked:
+    """One question about one subject, as both statements want it."""
 
-    connection: raw.Connection
-    search: Callable[[tuple[Any, ...]], Awaitable[list[Any]]]
+    tenant_id: UUID
+    subject_id: UUID
+    vector: bytes
+    words: bytes
+    term_ids: Sequence[int]
 
     @staticmethod
-    async def connect(server: EmbeddedServer, database: str, *, large: bool) -> "Hybrid":
-        """Log in as the superuser; `large`: by vector index and postings."""
+    def of(tenant_id: UUID, subject_id: UUID, text: str, vector: NDArray[np.float32]) -> "Asked":
+        """A text with its vector."""
+        ids = sorted(set(keyword_query(text).word_ids))
+        return Asked(tenant_id, subject_id, halfvec(vector), sparsevec(ids, [1.0] * len(ids)), ids)
+
+
+@dataclass(slots=True)
+class Hybrid:
+    """One plain connection with the statements prepared; `by_index` says which of them it uses."""
+
+    connection: raw.Connection
+    exact: Any
+    indexed: Any
+    by_index: bool = False
+
+    @staticmethod
+    async def connect(server: EmbeddedServer, database: str) -> "Hybrid":
+        """Log in as the superuser."""
         connection = await raw.connect(server, database, teach=register_codecs)
         # Else the planner would now and then read and sort a subject instead of its vector index.
         await connection.execute(f"SET hnsw.ef_search = {ARM}; SET jit = off; SET enable_sort = off")
-        statement = await connection.prepare(BY_INDEX if large else EXACT)
-        return Hybrid(connection, lambda asked: statement.fetch(*asked))
+        await connection.execute("SET hnsw.iterative_scan = relaxed_order")  # the index is not the subject's alone
+        return Hybrid(connection, await connection.prepare(EXACT), await connection.prepare(BY_INDEX))
 
+    async def search(self, asked: Asked) -> list[Any]:
+        """The best rows."""
+        where = asked.tenant_id, asked.subject_id, asked.vector
+        if self.by_index:
+            rows: list[Any] = await self.indexed.fetch(*where, asked.term_ids)
+        else:
+            rows = await self.exact.fetch(*where, asked.words)
+        return rows
 
-def asked(tenant_id: UUID, subject_id: UUID, text: str, vector: NDArray[np.float32], *, large: bool) -> tuple[Any, ...]:
-    """The parameters of one question."""
-    query = keyword_query(text)
-    ids = sorted(set(query.word_ids))
-    terms = ids if large else sparsevec(ids, [1.0] * len(ids))
-    return tenant_id, subject_id, halfvec(vector), terms
+    async def choose(self, questions: Sequence[Asked]) -> dict[str, float]:
+        """Take the cheaper way for a subject in the vector index, if it finds what is asked for; what both cost."""
+        times: dict[bool, list[float]] = {False: [], True: []}
+        for asked in questions:
+            for way, took in times.items():
+                self.by_index, begin = way, perf_counter()
+                await self.search(asked)
+                took.append((perf_counter() - begin) * 1000)
+        exact, indexed = (float(np.median(took)) for took in times.values())
+        found = [
+            len(await self.connection.fetch(_NEAREST, one.tenant_id, one.subject_id, one.vector)) for one in questions
+        ]
+        self.by_index = min(found) == ARM and indexed < exact
+        return {"exact ms": exact, "by index ms": indexed, f"found of {ARM}": min(found), "by index": self.by_index}
