@@ -41,7 +41,7 @@ from app.api import (
 from app.api.deps import Limits, Revisions, Services, Switch, is_loopback, straight
 from app.api.docs import add_docs
 from app.api.health import Readiness
-from app.api.middleware import Frame, sample
+from app.api.middleware import Application, Frame, sample
 from app.api.openapi import describe
 from app.api.problems import HANDLERS
 from app.clock import now
@@ -88,7 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         async with follow(app, settings):
             yield
 
-    app = FastAPI(
+    app = Application(
         title="Mneme",
         version=installed_version("mneme"),
         description=_DESCRIPTION,
@@ -103,7 +103,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.readiness = Readiness()
     for router in ROUTERS:
         app.router.routes.extend(router.routes)  # include_router() would match every request twice
-    app.add_middleware(Frame, straight=straight(app.router.routes))
+    app.straight = straight(app.router.routes)
+    app.add_middleware(Frame, straight=app.straight)
     if settings.api.docs:
         add_docs(app)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]

@@ -4,7 +4,8 @@ Invariant: deterministic on every machine and in every process (CRC-32, not Pyth
 """
 
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -18,6 +19,8 @@ from app.embed.models import ModelSpec
 
 _PIECES: Final = re.compile(r"[a-z0-9]+|[^\W_a-z0-9]")
 ENTRIES_PER_GRAM: Final = 4
+REMEMBERED_GRAMS: Final = 1 << 16
+Gram = str | tuple[str, str]
 
 
 class HashingEngine:
@@ -42,7 +45,7 @@ class HashingEngine:
         return list(self._vectors([prompt + text for text in texts])[:, np.newaxis])
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:
-        sums = np.array([_sums(text, self.spec.dimension) for text in texts])
+        sums = _sums(texts, self.spec.dimension)
         signed = sums[:, : self.spec.dimension] - sums[:, self.spec.dimension :]
         vectors: Vectors = np.copysign(np.sqrt(np.abs(signed)), signed).astype(np.float32)
         found = np.logical_or.reduce(signed, axis=1)
@@ -50,16 +53,45 @@ class HashingEngine:
         return vectors
 
 
-def _sums(text: str, dimension: int) -> NDArray[np.intp]:
-    """How often each entry, in [0, 2 · dimension), occurs in the grams of a text."""
-    pieces = _PIECES.findall(text.lower()) or [text]
-    grams = pieces + [first + "\0" + second for first, second in pairwise(pieces)]
-    entries = np.frombuffer(b"".join([_entries(gram, dimension) for gram in grams]), np.uint16)
-    return np.bincount(entries, minlength=2 * dimension)
+def _sums(texts: Sequence[str], dimension: int) -> NDArray[np.intp]:
+    """(texts, 2 · dimension): how often each entry occurs in the grams of each text, counted for all at once."""
+    of_piece, of_pair = _entries(dimension)
+    found: list[bytes] = []
+    sizes: list[int] = []
+    for text in texts:
+        pieces = _PIECES.findall(text.lower()) or [text]
+        found += map(of_piece, pieces)
+        found += map(of_pair, pairwise(pieces))
+        sizes.append(2 * len(pieces) - 1)
+    entries = np.frombuffer(b"".join(found), np.uint16).astype(np.intp)
+    if len(texts) > 1:
+        starts = np.arange(0, 2 * dimension * len(texts), 2 * dimension)
+        entries += np.repeat(starts, np.array(sizes) * ENTRIES_PER_GRAM)
+    return np.bincount(entries, minlength=2 * dimension * len(texts)).reshape(len(texts), 2 * dimension)
 
 
-@lru_cache(maxsize=1 << 17)
-def _entries(gram: str, dimension: int) -> bytes:
-    """Positions of a gram's entries in [0, 2 · dimension) as uint16; the upper half stands for -1."""
-    data = gram.encode("utf-8", "surrogatepass")
-    return np.array([crc32(data, seed) % (2 * dimension) for seed in range(ENTRIES_PER_GRAM)], np.uint16).tobytes()
+class _Entries(dict[Gram, bytes]):
+    """Positions of a gram's entries in [0, 2 · dimension) as uint16; the upper half stands for -1.
+
+    Remembered while there is room: a look-up takes a tenth of the time.
+    """
+
+    __slots__ = ("dimension",)
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.dimension = dimension
+
+    def __missing__(self, gram: Gram) -> bytes:
+        data = (gram if isinstance(gram, str) else "\0".join(gram)).encode("utf-8", "surrogatepass")
+        positions = [crc32(data, seed) % (2 * self.dimension) for seed in range(ENTRIES_PER_GRAM)]
+        entries = struct.pack(f"={ENTRIES_PER_GRAM}H", *positions)
+        if len(self) < REMEMBERED_GRAMS:
+            self[gram] = entries
+        return entries
+
+
+@lru_cache
+def _entries(dimension: int) -> tuple[Callable[[str], bytes], Callable[[tuple[str, str]], bytes]]:
+    """The entries of a piece and of a pair of pieces."""
+    return _Entries(dimension).__getitem__, _Entries(dimension).__getitem__

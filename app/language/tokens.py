@@ -6,13 +6,16 @@ characters, thousands separators) give the same terms. Change a rule, raise TOKE
 
 import re
 import unicodedata
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import resources
 from itertools import product
+from typing import Generic, NamedTuple, TypeVar
 
 import rjieba
 import Stemmer
 
+T = TypeVar("T")
 TOKENIZER_VERSION = 1
 REMEMBERED_TEXTS = 1024
 
@@ -107,47 +110,71 @@ def grams(text: str) -> list[str]:
 
 def terms(text: str) -> tuple[list[str], list[str]]:
     """The words and the grams of a text in one pass."""
-    found_words: list[str] = []
-    found_grams: list[str] = []
+    return read(text, _SPELLED)
+
+
+class Lexicon(NamedTuple, Generic[T]):
+    """What terms are written down as, one look-up each: as they are spelled, or as numbers.
+
+    `word` is asked for Chinese words, `pair` for pairs of characters (and lone ones); what is falsy is left out. `run`
+    gives the words and the grams of letters, digits and connectors.
+    """
+
+    word: Callable[[str], T]
+    pair: Callable[[str], T]
+    run: Callable[[str], tuple[Sequence[T], Sequence[T]]]
+
+
+def read(text: str, lexicon: Lexicon[T]) -> tuple[list[T], list[T]]:
+    """The words and the grams of a text, each as the lexicon has it."""
+    word, pair, of_run = lexicon
+    found_words: list[T] = []
+    found_grams: list[T] = []
     text = fold(text)
     if "," in text:
         text = _THOUSANDS.sub("", text)
     if text.isascii():
-        for word in _ASCII_RUNS.findall(text):
-            of_word, of_gram = _word_terms(word)
+        for of_word, of_gram in map(of_run, _ASCII_RUNS.findall(text)):
             found_words += of_word
             found_grams += of_gram
         return found_words, found_grams
-    for han, unspaced, word in _RUNS.findall(text):
+    for han, unspaced, run in _RUNS.findall(text):
         if han:
-            found_words += [w for w in rjieba.cut_for_search(han) if w not in _STOP_WORDS]
-            found_grams += _pairs(han)
-        elif word:
-            of_word, of_gram = _word_terms(word)
+            found_words += filter(None, map(word, rjieba.cut_for_search(han)))
+            found_grams += filter(None, map(pair, _pairs(han)))
+        elif run:
+            of_word, of_gram = of_run(run)
             found_words += of_word
             found_grams += of_gram
         else:
             pairs = _pairs(unspaced)
-            found_words += pairs
-            found_grams += pairs
+            found_words += filter(None, map(word, pairs))
+            found_grams += filter(None, map(pair, pairs))
     return found_words, found_grams
 
 
 def _pairs(run: str) -> list[str]:
-    """Pairs of neighbouring characters but those of function words only; a lone character stands for itself."""
-    if len(run) == 1:
-        return [] if run in _STOP_CHARACTERS else [run]
-    pairs = map(str.__add__, run, run[1:])
-    return [p for p in pairs if p not in _STOP_PAIRS]
+    """Pairs of neighbouring characters; a lone character stands for itself."""
+    return list(map(str.__add__, run, run[1:])) or [run]
+
+
+def is_function_word(word: str) -> bool:
+    """Whether a word says nothing by itself, in either language."""
+    return word in _STOP_WORDS
+
+
+def is_function_pair(pair: str) -> bool:
+    """The same of two characters, or of a lone one."""
+    return pair in _STOP_PAIRS
 
 
 @lru_cache(maxsize=1 << 16)
-def _word_terms(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def terms_of_run(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Words and grams of one run of letters, digits and connectors: `a-1024` gives `a-1024`, `a`, `1024`."""
     head, apostrophe, tail = run.rpartition("'")
     if apostrophe and tail in _CONTRACTED:
         # She's and Jon's are the word before; in don't the whole is a function word, the `n` would mislead.
-        return ((), ()) if tail == "t" else _word_terms(head)
+        return ((), ()) if tail == "t" else terms_of_run(head)
     if run.isalpha():
         return ((), ()) if run in _STOP_WORDS else ((_stem(run),), _four_grams(run))
     whole = [run, *run.split("@")] if "@" in run else [run]
@@ -158,6 +185,11 @@ def _word_terms(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _four_grams(run: str) -> tuple[str, ...]:
     return tuple(run[i : i + 4] for i in range(max(1, len(run) - 3)))
+
+
+_SPELLED = Lexicon(
+    lambda word: "" if word in _STOP_WORDS else word, lambda pair: "" if pair in _STOP_PAIRS else pair, terms_of_run
+)
 
 
 def normalise(text: str) -> str:

@@ -5,7 +5,7 @@ pgvector) from which the frequency of every query term in that memory can be rea
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from app.language.tokens import terms
+from app.language.tokens import Lexicon, is_function_pair, is_function_word, read, terms, terms_of_run
 
 DIMENSIONS = 1_000_000_000  # the most a pgvector sparsevec can have
 TERM_FREQUENCY_CAP = 3  # two bits a word; BM25 saturates, so a fourth mention adds under 5 %
@@ -92,6 +92,40 @@ _WORD_ID = _Ids(0).__getitem__
 _GRAM_ID = _Ids(0x67726D73).__getitem__
 
 
+class _Kept(dict[str, int]):
+    """The ids of Chinese words or pairs by term, 0 for those that are left out; remembered like all ids."""
+
+    __slots__ = ("identify", "left_out")
+
+    def __init__(self, identify: Callable[[str], int], left_out: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.identify, self.left_out = identify, left_out
+
+    def __missing__(self, term: str) -> int:
+        identifier = 0 if self.left_out(term) else self.identify(term)
+        if len(self) < REMEMBERED_TERMS:
+            self[term] = identifier
+        return identifier
+
+
+class _Runs(dict[str, tuple[tuple[int, ...], tuple[int, ...]]]):
+    """The ids of the words and grams of a run of letters, digits and connectors."""
+
+    __slots__ = ()
+
+    def __missing__(self, run: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        found_words, found_grams = terms_of_run(run)
+        found = tuple(map(_WORD_ID, found_words)), tuple(map(_GRAM_ID, found_grams))
+        if len(self) < REMEMBERED_TERMS:
+            self[run] = found
+        return found
+
+
+_NUMBERED = Lexicon(
+    _Kept(_WORD_ID, is_function_word).__getitem__, _Kept(_GRAM_ID, is_function_pair).__getitem__, _Runs().__getitem__
+)
+
+
 def term_id(term: str, *, gram: bool = False) -> int:
     """The dimension of a term in [1, DIMENSIONS): a hash; words and grams live in two namespaces."""
     return _GRAM_ID(term) if gram else _WORD_ID(term)
@@ -99,11 +133,11 @@ def term_id(term: str, *, gram: bool = False) -> int:
 
 def keyword_vector(text: str) -> KeywordVector:
     """The sparse vector of a memory's text: words with their capped frequency, grams with 1."""
-    found_words, found_grams = terms(text)
-    counted: dict[int, int] = {}
-    for word in map(_WORD_ID, found_words):
-        counted[word] = counted.get(word, 0) + 1
-    grams = dict.fromkeys(map(_GRAM_ID, found_grams), 1)
+    found_words, found_grams = read(text, _NUMBERED)
+    counted = dict.fromkeys(found_words, 1)
+    if len(counted) < len(found_words):
+        counted = dict(Counter(found_words))
+    grams = dict.fromkeys(found_grams, 1)
     if len(counted) > STORED_WORDS_MAX or len(grams) > STORED_GRAMS_MAX:
         counted = dict(Counter(counted).most_common(STORED_WORDS_MAX))
         grams = dict.fromkeys(list(grams)[:STORED_GRAMS_MAX], 1)

@@ -163,7 +163,7 @@ def _named(match: re.Match[str], name: str) -> str:
 @lru_cache(maxsize=REMEMBERED_TEXTS)
 def _may_deny(text: str) -> bool:
     folded = statement(text).folded
-    return any(pattern.search(folded) for pattern in (NEGATION, _DISLIKING, _STATES))
+    return bool(NEGATION.search(folded) or _DISLIKING.search(folded) or _STATES.search(folded))
 
 
 @lru_cache(maxsize=REMEMBERED_TEXTS)

@@ -26,6 +26,7 @@ from app.remember.wording import (
 )
 
 REMEMBERED_TEXTS: Final = 8192
+REMEMBERED_PIECES: Final = 1 << 15
 STATEMENT_WORDS: Final = 14
 NAMED_STATEMENT_WORDS: Final = 8
 _NUMBER = re.compile(r"\d+(?:[.:/-]\d+)*")
@@ -170,11 +171,13 @@ def _content(folded: str, text: str) -> _Content:
     names: set[str] = set()
     things: set[str] = set()
     persons: set[str] = set()
-    for piece, tag in _cut(folded):
-        first = not pieces
+    for piece, own, han, empty, tag, noun, plain in filter(None, map(_PIECES.__getitem__, rjieba.tag(_apart(folded)))):
+        word, first = own, not pieces
         pieces.append(piece)
-        word, han, empty = _word(piece)
-        if piece in PERSONS:
+        if plain and (han or piece not in latin_names):
+            if empty:
+                continue
+        elif piece in PERSONS:
             word = PERSONS[piece]
         elif word in ASKING and (first or asks or han):  # in English also what, who, which relate
             word = ASKING[word]
@@ -185,26 +188,58 @@ def _content(folded: str, text: str) -> _Content:
             if not han or tag.startswith("nr"):
                 persons.add(word)
         words.append(word)
-        if word.isascii() or (tag.startswith("n") and tag != "ns"):
+        if noun or word.isascii():
             things.add(word)
     return _Content(tuple(pieces), tuple(words), frozenset(names), frozenset(things), frozenset(persons))
 
 
-def _cut(folded: str) -> list[tuple[str, str]]:
-    """Pieces that hold a letter or digit, with their tag; kin and roles are cut out first, whatever stands around."""
-    if not folded.isascii():
-        folded = _ROLE.sub(r" \1 ", _MY_PARENT.sub(r"我 \1\1 ", _LIKES_TO.sub("喜欢 ", folded)))
-    cut = [(piece.strip(), tag) for piece, tag in rjieba.tag(folded)]
-    return [(piece, tag) for piece, tag in cut if piece.isalnum() or any(map(str.isalnum, piece))]
+def _apart(folded: str) -> str:
+    """Kin and roles are cut out first, whatever stands around."""
+    if folded.isascii():
+        return folded
+    return _ROLE.sub(r" \1 ", _MY_PARENT.sub(r"我 \1\1 ", _LIKES_TO.sub("喜欢 ", folded)))
 
 
-@lru_cache(maxsize=1 << 15)
-def _word(piece: str) -> tuple[str, bool, bool]:
-    """A piece in the spelling of its synonyms' first, whether it is Chinese, and whether it carries no fact."""
+class _Piece(NamedTuple):
+    """A piece with its tag: its word is spelled as the first of its synonyms.
+
+    `han` says whether it is Chinese, `empty` whether it carries no fact, `plain` whether no text makes anything else of
+    it, unless it is written like a name there."""
+
+    piece: str
+    word: str
+    han: bool
+    empty: bool
+    tag: str
+    noun: bool
+    plain: bool
+
+
+class _Pieces(dict[tuple[str, str], _Piece | None]):
+    """What is known of pieces by themselves, remembered while there is room; None for those without letter or digit."""
+
+    __slots__ = ()
+
+    def __missing__(self, cut: tuple[str, str]) -> _Piece | None:
+        found = _piece(cut[0].strip(), cut[1])
+        if len(self) < REMEMBERED_PIECES:
+            self[cut] = found
+        return found
+
+
+_PIECES = _Pieces()
+
+
+def _piece(piece: str, tag: str) -> _Piece | None:
+    if not any(map(str.isalnum, piece)):
+        return None
     han = _HAN.search(piece) is not None
     word = stem(piece) if not han and piece.isalpha() else piece
     word = STANDS_FOR.get(word, word)
-    return word, han, piece in FUNCTION or word in FUNCTION
+    empty = piece in FUNCTION or word in FUNCTION
+    named = han and tag.startswith(_NAME_TAGS)
+    plain = piece not in PERSONS and word not in ASKING and (empty or not named)
+    return _Piece(piece, word, han, empty, tag, tag.startswith("n") and tag != "ns", plain)
 
 
 def _number(found: str) -> str:
