@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
+# Through PgBouncer, where it is installed: whoever may do what, writes, searches, conversations. All of it: tests/api.
+POOLED := $(addprefix tests/api/test_,walls.py memories.py search.py sessions.py)
 # Small numbers stay small here (versions, counters), and the varchar is alembic's own.
 SQUAWK_EXCLUDED := --exclude=prefer-bigint-over-int,prefer-bigint-over-smallint,prefer-text-field
 
@@ -21,6 +23,7 @@ test: $(VENV)/.installed-dev ## Run all tests (real PostgreSQL, real HTTP, real 
 
 faults: $(VENV)/.installed-dev ## Break things on purpose, and see that nothing is lost and all of it heals: a few minutes.
 	@$(BIN)/python -m pytest -m '' --durations=15 tests/faults $(ARGS)
+	@$(BIN)/python -m pytest -q --pooler $(POOLED)
 
 soak: $(VENV)/.installed-dev ## 15 minutes of mixed load; memory, descriptors, threads, connections stay flat: make soak ARGS="--minutes 60".
 	@$(BIN)/python -m tests.operations.soak $(ARGS)

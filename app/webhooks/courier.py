@@ -54,7 +54,7 @@ class Courier:
         )
 
     async def deliver(self, *, now: datetime) -> int:
-        """Begin what is due and wait until a part of it is done; returns how many are claimed or under way."""
+        """Begin what is due and wait until a part is done; returns how many webhooks were in hand (0: none is due)."""
         room = self.config.concurrency - len(self._tasks)
         claimed = await self._claim(now, room) if room > 0 else []
         of_webhook: dict[UUID, list[Any]] = {}
@@ -62,12 +62,13 @@ class Courier:
             of_webhook.setdefault(row["webhook_id"], []).append(row)
         for webhook_id, rows in of_webhook.items():
             self._tasks[webhook_id] = asyncio.create_task(self._serve(rows, now), name="webhook")
+        in_hand = len(self._tasks)
         if self._tasks:
             done, _ = await asyncio.wait(self._tasks.values(), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             self._tasks = {name: task for name, task in self._tasks.items() if task not in done}
             for task in done:
                 task.result()
-        return len(claimed) + len(self._tasks)
+        return in_hand
 
     async def close(self) -> None:
         """Break off what is under way and give it back, for other workers to go on at once."""

@@ -1,6 +1,7 @@
 """`make soak`: mixed load on the running product; memory, descriptors, threads and connections must stay flat.
 
 The load is steady by itself: as many memories are deleted as are written. The first third warms up and is not judged.
+What still grows in the last third is a leak if it grows as in the middle one, and a cache that fills if it slows down.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -113,24 +115,38 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def judged(times: list[float], values: list[float], kind: str) -> tuple[float, str]:
+    """What a measure gains in an hour by its last third, and what that means: flat, fills (a cache), GROWS."""
+    third = len(times) // 3
+    hours, found = np.array(times[third:]) / 3600, np.array(values[third:])
+    middle, last = (_an_hour(hours[part], found[part]) for part in (slice(None, third), slice(third, None)))
+    allowed = MOST_AN_HOUR[kind] * (found.mean() if kind == "memory" else 1)
+    # A step within the noise of the samples is no growth, whatever it would be in an hour.
+    if last <= allowed or _an_hour(hours, found) * (hours[-1] - hours[0]) <= found.std():
+        return last, "flat"
+    # Each third gains this share of what the one before gained: a cache goes on so, and all of that together is `left`.
+    share = last / middle if middle > 0 else 1.0
+    left = last * (hours[-1] - hours[third]) * share / (1 - share) if share < 1 else np.inf
+    fills = kind == "memory" and share <= 0.5 and left <= MOST_AN_HOUR[kind] * found.mean()
+    return last, "fills" if fills else "GROWS"
+
+
+def _an_hour(hours: "np.ndarray[Any, Any]", values: "np.ndarray[Any, Any]") -> float:
+    return float(np.polyfit(hours, values, 1)[0])
+
+
 def verdict(times: list[float], samples: list[dict[str, float]]) -> bool:
-    """Print what each measure gains in an hour, and say whether all are flat."""
-    start = len(times) // 3
-    hours = np.array(times[start:]) / 3600
-    flat = True
+    """Print what each measure gains in an hour, and say whether none grows without end."""
+    start, flat = len(times) // 3, True
     for name in samples[-1]:
-        values = np.array([one[name] for one in samples[start:]])
-        gained = float(np.polyfit(hours, values, 1)[0])
-        kind = name.split()[-1]
-        allowed = MOST_AN_HOUR[kind] * (values.mean() if kind == "memory" else 1)
-        # A step within the noise of the samples is no growth, whatever it would be in an hour.
-        good = gained <= allowed or gained * (hours[-1] - hours[0]) <= values.std()
-        flat = flat and bool(good)
+        kind, values = name.split()[-1], [one[name] for one in samples]
+        gained, meaning = judged(times, values, kind)
+        flat = flat and meaning != "GROWS"
         scale, unit = (2**20, " MiB") if kind == "memory" else (1, "")
-        first, last, most = (value / scale for value in (values[0], values[-1], values.max()))
+        first, last, most = (value / scale for value in (values[start], values[-1], max(values[start:])))
         say(
             f"{name:22} first {first:8.1f} last {last:8.1f} highest {most:8.1f}{unit:4}"
-            f" gains {gained / scale:+8.2f}{unit} an hour: {'flat' if good else 'GROWS'}"
+            f" gains {gained / scale:+8.2f}{unit} an hour: {meaning}"
         )
     return flat
 
