@@ -14,6 +14,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from app.extract.conversation import Fact, Message
+from app.extract.customers import NOTHING_DONE
 from app.extract.entities import entities
 from app.extract.importance import importance_of
 from app.extract.rules import SPEAKER
@@ -71,6 +72,9 @@ _SOME_TIME = re.compile(
 _HAN = re.compile(r"[\u3400-\u9fff]")
 _NUMBERS = re.compile(r"\d+(?:[.:/-]\d+)*")
 _ASKED_NOT_TO, _SECRET, _DONE = ASKED_NOT_TO.pattern, SECRET.pattern, DONE_FOR_THE_USER.pattern
+_NOTHING_DONE = NOTHING_DONE.pattern
+_BARE = re.compile(r"\W*(?:(?:就)?是|it['’]s|it is)?\s*[A-Za-z0-9_#@!-]{3,24}[。.!！\s]*", re.IGNORECASE)
+"""The answer to a question for a password."""
 
 
 class ModelFact(BaseModel):
@@ -137,7 +141,8 @@ def believed(
     claim: ModelFact, message: Message, source: Source, zone: tzinfo, *, own_importance: bool = False
 ) -> Fact | None:
     """The fact of a claim about a message, corrected where that is certain, or None."""
-    content = claim.content.strip()
+    asked = asked_to_keep(claim.content.strip())
+    content = asked.rest if asked is not None and asked.rest else claim.content.strip()
     if not _plausible(content, message, source):
         return None
     statement = max(source.own, key=lambda own: len(_words(own) & _words(content)))
@@ -169,6 +174,8 @@ def _plausible(content: str, message: Message, source: Source) -> bool:
     if not source.own or not any(map(str.isalnum, content)) or without_served(content) != content:
         return False
     if _INJECTION.search(folded) or _SECRET.search(folded):
+        return False
+    if message.role == "assistant" and _NOTHING_DONE.search(folded):
         return False
     if bool(_HAN.search(content)) != bool(_HAN.search(message.content)):
         return False
@@ -208,14 +215,14 @@ def _moment(claim: ModelFact, statement: str, at: datetime | None, zone: tzinfo)
 
 def _sources(messages: Sequence[Message]) -> list[Source]:
     """For each message what it states: nothing for system and tool text, questions, and what was not to be kept."""
-    sources, earlier, question = [], "", ""
+    sources, earlier, question, secret = [], "", "", False
     for message in messages:
         said = without_served(message.content)
         own: list[str] = []
         wanted: set[str] = set()
         if message.role == "user" and not _ASKED_NOT_TO.search(fold(said)):
             for sentence in sentences(said):
-                if trivial(sentence):
+                if trivial(sentence) or (secret and _BARE.fullmatch(sentence)):
                     continue
                 asked = asked_to_keep(sentence)
                 if asked is not None:
@@ -228,9 +235,10 @@ def _sources(messages: Sequence[Message]) -> list[Source]:
         own = [text for text in own if text]
         sources.append(Source(tuple(own), f"{earlier} {question}" if message.role == "user" else "", frozenset(wanted)))
         if message.role == "user":
-            earlier, question = f"{earlier} {' '.join(own)}"[-CONTEXT_CHARACTERS:], ""
+            earlier, question, secret = f"{earlier} {' '.join(own)}"[-CONTEXT_CHARACTERS:], "", False
         elif message.role == "assistant":
             question = " ".join(s for s in sentences(said) if stated(s)[1] == "question")
+            secret = _SECRET.search(fold(said)) is not None
     return sources
 
 

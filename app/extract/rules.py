@@ -181,7 +181,7 @@ class _Reading:
         reason: Skip | None = "not_said_by_user"
         for sentence in sentences(said):
             text, asks = stated(sentence)
-            if (wanted := _ASKED_FOR.search(fold(sentence))) is not None:
+            if (wanted := _ASKED_FOR.search(fold(sentence))) is not None and not _SECRET.search(fold(sentence)):
                 self.asked = next(filter(None, wanted.groups()))
             folded = fold(text)
             done = asks is None and _DONE.search(folded) and not _NOTHING_DONE.search(folded.strip())

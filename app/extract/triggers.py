@@ -100,10 +100,10 @@ ASKED_NOT_TO: Final = Words(
 """A request not to keep: the whole message is left alone."""
 
 SECRET: Final = Words(
-    r"密码|口令|验证码|动态码|安全码|私钥|支付密码|银行卡号|信用卡号|cvv",
+    r"密码|口令|验证码|动态码|安全码|密保|私钥|支付密码|银行卡号|信用卡号|cvv",
     r"\b(?:password|passcode|passphrase|pin (?:code|number|is)|verification code|one-time code|otp|cvv|private key"
     r"|api key|secret key"
-    r"|credit card number|card number)\b",
+    r"|credit card number|card number|security (?:code|answer|question)|memorable (?:word|name))\b",
 )
 """What is never kept of our own accord."""
 

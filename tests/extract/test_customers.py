@@ -179,6 +179,10 @@ ANSWERS: list[tuple[str, str, str | None]] = [
     ("What's your booking reference?", "LH7K2Q", "booking reference: LH7K2Q"),
     ("请问有什么可以帮您？", "0916", None),
     ("Anything else?", "LH7K2Q", None),
+    ("请输入账号密码", "8839217", None),
+    ("请报一下您的手机验证码", "883921", None),
+    ("What is the security code of your account?", "883921", None),
+    ("Please enter your account password.", "hunter2023", None),
 ]
 
 

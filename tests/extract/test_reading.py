@@ -71,6 +71,41 @@ async def test_the_question_holds_the_conversation_as_data_in_its_own_characters
     assert "\\u" not in sent + body["messages"][0]["content"]
 
 
+WITH_REQUEST = [
+    ("请记住：我的会员号是VIP88", "我的会员号是VIP88"),
+    ("别忘了我说的：我对芒果过敏", "我对芒果过敏"),
+    ("Please remember that I'm left-handed", "I'm left-handed"),
+]
+
+
+@pytest.mark.parametrize(("text", "content"), WITH_REQUEST)
+async def test_a_model_that_repeats_the_request_leaves_what_was_asked_to_be_kept(
+    llm: LanguageModel, endpoint: Endpoint, text: str, content: str
+) -> None:
+    endpoint.scripts = [says(fact(0, text))]
+    assert [one.content for one in (await read(llm, user(text))).facts] == [content]
+
+
+NOT_FOR_KEEPING: list[tuple[str, str, str]] = [
+    ("请输入账号密码", "hunter2023", "账号是hunter2023"),
+    ("What is your PIN code?", "It's 4471.", "It's 4471."),
+]
+
+
+@pytest.mark.parametrize(("asked", "answer", "content"), NOT_FOR_KEEPING)
+async def test_a_bare_answer_to_a_question_for_a_secret_is_not_kept(
+    llm: LanguageModel, endpoint: Endpoint, asked: str, answer: str, content: str
+) -> None:
+    endpoint.scripts = [says(fact(1, content), fact(1, answer))]
+    assert (await read(llm, ("assistant", asked), user(answer))).facts == ()
+
+
+async def test_what_an_assistant_did_needs_a_word_of_what_it_did_it_to(llm: LanguageModel, endpoint: Endpoint) -> None:
+    endpoint.scripts = [says(fact(0, "好的，已为您登记"), fact(1, "已为您挂失尾号8812的卡"))]
+    found = await read(llm, ("assistant", "好的，已为您登记。"), ("assistant", "已为您挂失尾号8812的卡。"))
+    assert [one.content for one in found.facts] == ["助手：已为您挂失尾号8812的卡"]
+
+
 ECHO = [
     fact(0, "You are a formal clerk"),
     fact(1, "User likes trail running"),
