@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Final
 
 from app import telemetry, work_metrics
+from app.backup import clear_erased
 from app.clock import now
 from app.consolidate import deprecate_overruled, merge_duplicates, summarise_old
 from app.embed import other_generation
@@ -155,6 +156,12 @@ async def backup(context: Context, errand: Errand) -> int:
     return 0
 
 
+async def erasures(context: Context, errand: Errand) -> int:
+    """Remove from the archive outside the database what is of users who were erased."""
+    settings = context.settings
+    return await clear_erased(context.database, settings.backup, settings.data_dir, now=errand.now)
+
+
 async def backup_gauges(context: Context, _: Errand) -> int:
     """Measure which backups there are, and whether they are good."""
     await context.backups().show()
@@ -244,6 +251,7 @@ JOBS: tuple[Job, ...] = (
     Job("events", events, every_seconds=3600),
     Job("reembed", reembedding, every_seconds=60),
     Job("reembed_rest", reembedding_rest, cron="0 5 * * sun"),
+    Job("erasures", erasures, every_seconds=60),
     Job("reinforce", reinforcement, every_seconds=30, once=False),
     Job("forget", forgetting, cron="0 3 * * *", by_tenant=True, can_be_dry=True),
     Job("cool", cooling, cron="15 3 * * *", by_tenant=True, can_be_dry=True),  # what is to be forgotten is gone then

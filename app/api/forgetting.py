@@ -152,7 +152,11 @@ async def delete_hold(services: Mneme, caller: Admin, hold_id: HoldId) -> Respon
 
 
 class ErasedAnswer(BaseModel):
-    """What there was and is no more: `answers` are stored answers of idempotent writes in which the user is named."""
+    """What there was and is no more: `answers` are stored answers of idempotent writes in which the user is named.
+
+    `exported`: of so many memories a copy was moved to the archive outside the database; the worker removes what still
+    lies there within minutes, and nothing of it can be restored from now on.
+    """
 
     memories: int
     sessions: int
@@ -160,6 +164,7 @@ class ErasedAnswer(BaseModel):
     events: int
     answers: int
     holds: int
+    exported: int
 
 
 @router.delete(

@@ -1,6 +1,6 @@
 """Backup: dumps that are proved good, and ways back from them: everything, one tenant, one subject."""
 
-from app.backup.archive import Archive
+from app.backup.archive import Archive, clear_erased
 from app.backup.backups import Backups
 from app.backup.catalog import Entry
 from app.backup.config import BackupConfig
@@ -9,4 +9,14 @@ from app.backup.manifest import Manifest
 from app.backup.merge import Wanted
 from app.backup.restore import SCRATCH
 
-__all__ = ["SCRATCH", "Archive", "BackupConfig", "Backups", "Entry", "Manifest", "Wanted", "plain_connection"]
+__all__ = [
+    "SCRATCH",
+    "Archive",
+    "BackupConfig",
+    "Backups",
+    "Entry",
+    "Manifest",
+    "Wanted",
+    "clear_erased",
+    "plain_connection",
+]

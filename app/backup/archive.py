@@ -1,8 +1,8 @@
 """The archive outside the database: archived memories of one user as JSON lines in a store, and the way back.
 
-Invariant: a memory leaves the database only after it was read back from the store, whole and as it was; who was erased
-has nothing in the store after the next export or prune, and nothing of theirs comes back. A name or a manifest holds
-ids and counts, no text.
+Invariant: a memory leaves the database only after it was read back from the store, whole and as it was. What is or gets
+there of who was erased is removed within minutes by clear_erased(), and nothing of it comes back. A name or a manifest
+holds ids and counts, no text.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Archive:
         self, database: Database, tenant_id: UUID, *, before: datetime, now: datetime, dry_run: bool = False
     ) -> int:
         """Move what was archived before a moment and is under no legal hold to the store; returns how many memories."""
-        await self.prune(database, tenant_id, dry_run=dry_run)
+        await self.prune(database, tenant_id, now=now, dry_run=dry_run)
         moved = 0
         async for subject_id, rows in self._due(database, tenant_id, before):
             if dry_run:
@@ -119,14 +119,19 @@ class Archive:
             place = await transaction.fetch_value(_PLACE, tenant_id=box.tenant_id, user_id=user_id)
             return await _bring(transaction, lines, place, box, now)
 
-    async def prune(self, database: Database, tenant_id: UUID, *, dry_run: bool = False) -> int:
-        """Remove from the store what is of users who were erased; returns how many objects."""
+    async def prune(self, database: Database, tenant_id: UUID, *, now: datetime, dry_run: bool = False) -> int:
+        """Remove from the store what is of users who were erased, and note that it was; returns how many objects."""
         async with database.read(tenant_id) as transaction:
             erased = {row["subject_id"] for row in await transaction.fetch(_ERASURES, tenant_id=tenant_id)}
         known = await asyncio.to_thread(self.depot.backups)
         names = [name for name in known if (whose := _whose(name)) and whose[0] == tenant_id and whose[1] in erased]
-        for name in [] if dry_run else names:
-            await asyncio.to_thread(self.depot.delete, name)
+        if not dry_run:
+            for name in names:
+                await asyncio.to_thread(self.depot.delete, name)
+            async with database.write(tenant_id) as transaction:
+                await transaction.execute(_CLEARED, tenant_id=tenant_id, subjects=list(erased), now=now)
+            if names:
+                telemetry.log().info("erased_archives_removed", tenant_id=str(tenant_id), objects=len(names))
         return len(names)
 
     async def _due(
@@ -195,7 +200,10 @@ class Archive:
     async def _take_out(
         self, database: Database, box: Box, rows: Sequence[Any], now: datetime
     ) -> int:  # fmt: skip
-        """Delete what is in the store and was not touched since it was read."""
+        """Delete what is in the store and was not touched since it was read; of who was erased meanwhile, the object.
+
+        An erasure that ends after this was looked at finds the object in the store.
+        """
         async with database.write(box.tenant_id) as transaction:
             await transaction.allow(SECONDS)
             done = await transaction.execute(
@@ -203,8 +211,24 @@ class Archive:
                 memories=[row["memory_id"] for row in rows], versions=[row["version"] for row in rows],
                 events=[uuid7() for _ in rows], name=box.name, actor=ACTOR, now=now,
             )  # fmt: skip
+            erased = await transaction.fetch_value(_ERASED, tenant_id=box.tenant_id, subject_id=box.subject_id)
+        if erased:
+            await asyncio.to_thread(self.depot.delete, box.name)
         telemetry.log().info("memories_exported", tenant_id=str(box.tenant_id), memories=done, to=box.name)
         return done
+
+
+async def clear_erased(database: Database, config: BackupConfig, data_dir: Path, *, now: datetime) -> int:
+    """Remove from the store what is of users who were erased since this was done last; returns how many objects.
+
+    Raises StartupRefused when the store does not answer: then it is still to be done.
+    """
+    async with database.work() as transaction:
+        tenants = [row["tenant_id"] for row in await transaction.fetch(_OPEN)]
+    if not tenants:
+        return 0  # and the store is not asked
+    archive = await asyncio.to_thread(Archive.open, config, data_dir)
+    return sum([await archive.prune(database, tenant_id, now=now) for tenant_id in tenants])
 
 
 def _whose(name: str) -> tuple[UUID, UUID] | None:
@@ -291,6 +315,11 @@ _TAKE_OUT = sql(f"""
 """)
 _ERASED = sql("SELECT EXISTS (SELECT FROM erasures WHERE tenant_id = :tenant_id AND subject_id = :subject_id)")
 _ERASURES = sql("SELECT DISTINCT subject_id FROM erasures WHERE tenant_id = :tenant_id")
+_OPEN = sql("SELECT DISTINCT tenant_id FROM erasures WHERE cleared_at IS NULL ORDER BY tenant_id")
+_CLEARED = sql("""
+    UPDATE erasures SET cleared_at = :now
+    WHERE tenant_id = :tenant_id AND subject_id = ANY (cast(:subjects AS uuid[])) AND cleared_at IS NULL
+""")
 _SUBJECT = sql("""
     INSERT INTO subjects (tenant_id, subject_id, user_id, created_at)
     VALUES (:tenant_id, :subject_id, :user_id, :now) ON CONFLICT DO NOTHING

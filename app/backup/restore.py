@@ -76,6 +76,8 @@ async def erase_again(url: str, erased: Sequence[tuple[UUID, UUID]]) -> int:
     async with plain_connection(url) as connection, connection.transaction():
         forced = await lift_row_security(connection)
         gone = await connection.fetchval(_ERASE, tenants, subjects)
+        if await connection.fetchval("SELECT to_regclass('erasures')"):  # a dump may be older than this table
+            await connection.execute(_NOTE_ERASED, tenants, subjects)
         for table in await connection.fetch(_BESIDES):
             await connection.execute(_ERASE_FROM.format(table=table["name"]), tenants, subjects)
         # Stored answers to requests of the last day name no subject; those of the tenants concerned go, too.
@@ -221,6 +223,13 @@ WITH gone AS (
     DELETE FROM subjects s USING unnest($1::uuid[], $2::uuid[]) AS erased (tenant_id, subject_id)
     WHERE s.tenant_id = erased.tenant_id AND s.subject_id = erased.subject_id RETURNING s.subject_id
 ) SELECT count(*) FROM gone
+"""
+# So that nothing of theirs comes back from the archive or an older backup, either.
+_NOTE_ERASED: Final = """
+INSERT INTO erasures (tenant_id, subject_id, erasure_id, actor, counts, created_at)
+SELECT tenant_id, subject_id, gen_random_uuid(), 'restore', '{}', now()
+FROM unnest($1::uuid[], $2::uuid[]) AS erased (tenant_id, subject_id)
+WHERE NOT EXISTS (SELECT FROM erasures e WHERE e.tenant_id = erased.tenant_id AND e.subject_id = erased.subject_id)
 """
 _BESIDES: Final = """
 SELECT c.oid::regclass::text AS name FROM pg_class c

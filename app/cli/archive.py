@@ -70,7 +70,7 @@ def prune(tenant: TenantOption = None, dry_run: DryOption = False) -> None:
 
     async def action(settings: Settings, database: Database) -> int:
         archive, tenants = _archive(settings), await _tenants(database, tenant)
-        return sum([await archive.prune(database, one, dry_run=dry_run) for one in tenants])
+        return sum([await archive.prune(database, one, now=now(), dry_run=dry_run) for one in tenants])
 
     print(f"{with_database(action)} objects {'would be ' if dry_run else ''}removed")
 

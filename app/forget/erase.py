@@ -20,7 +20,10 @@ LONGEST_SECONDS: Final = 120.0
 @dataclass(frozen=True, slots=True)
 class Erased:
     """What there was: memories of any status, conversations, operations with what was said in them, events that waited
-    to be told, stored answers in which the user is named, and legal holds that the erasure went before."""
+    to be told, stored answers in which the user is named, and legal holds that the erasure went before.
+
+    `exported` memories were once moved to the archive outside the database: the job `erasures` removes what lies there.
+    """
 
     memories: int = 0
     sessions: int = 0
@@ -28,6 +31,7 @@ class Erased:
     events: int = 0
     answers: int = 0
     holds: int = 0
+    exported: int = 0
 
 
 async def erase_subject(database: Database, caller: Caller, user_id: str, *, now: datetime) -> Erased:
@@ -52,6 +56,7 @@ async def erase_subject(database: Database, caller: Caller, user_id: str, *, now
             events=await transaction.execute(_EVENTS, **of_user),
             answers=answers,
             holds=holds,
+            exported=await transaction.fetch_value(_EXPORTED, **of_user),
         )
         await transaction.execute(_REINFORCEMENTS, **of_user)
         await transaction.execute(_GONE, **of_user)  # last: whoever counts a use of its memories holds its row
@@ -72,6 +77,10 @@ _MEMORIES = sql("""
     )
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
     SELECT :tenant_id, :subject_id, gen_random_uuid(), memory_id, 'erased', :actor, version, '{}', :now FROM gone
+""")
+_EXPORTED = sql("""
+    SELECT count(DISTINCT memory_id) FROM memory_events
+    WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND action = 'exported'
 """)
 _SESSIONS = sql("DELETE FROM session_windows WHERE tenant_id = :tenant_id AND subject_id = :subject_id")
 _OPERATIONS = sql("DELETE FROM operations WHERE tenant_id = :tenant_id AND subject_id = :subject_id")

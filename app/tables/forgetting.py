@@ -62,6 +62,8 @@ erasures = Table(
     text_column("actor"),
     Column("counts", JSONB, nullable=False),
     time_column("created_at"),
+    time_column("cleared_at", nullable=True),  # since when nothing of the subject lies in the archive of objects
+    Index("erasures_open_idx", "tenant_id", "subject_id", postgresql_where=text("cleared_at IS NULL")),
 )
 
 # Memories hit again and again, noted with the hits. No foreign key: its lock on the memory would wait for whoever

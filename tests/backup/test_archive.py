@@ -15,11 +15,11 @@ from app.backup.store import Depot
 from app.clock import now
 from app.database import Database
 from app.errand import Errand
-from app.errors import Conflict, VerificationFailed
+from app.errors import Conflict, StartupRefused, VerificationFailed
 from tests.api.conftest import make_settings
 from tests.backup.conftest import KEY, MakeConfig, product
 from workers.context import Context
-from workers.jobs import embed
+from workers.jobs import embed, erasures
 
 TEXTS = ("聊到周末去爬山，\u2028要带护膝", "Talked about hiking with knee pads", "第三次聊到爬山")
 
@@ -145,7 +145,53 @@ async def test_who_was_erased_has_nothing_left_in_the_store(
         except Conflict:
             refused += 1
     assert refused == 1
-    assert await archive.prune(database, tenant, dry_run=True) == 1
-    assert await archive.prune(database, tenant) == 1
+    assert await archive.prune(database, tenant, now=now(), dry_run=True) == 1
+    assert await archive.prune(database, tenant, now=now()) == 1
     assert len(await archive.boxes()) == 1
-    assert await archive.prune(database, tenant) == 0
+    assert await archive.prune(database, tenant, now=now()) == 0
+
+
+async def test_an_erasure_reaches_the_store_by_the_job_it_leaves_open(
+    agent: httpx2.AsyncClient, database: Database, database_url: str, tenant: UUID, tmp_path: Path
+) -> None:
+    settings = make_settings(database_url, tmp_path)
+    archive = Archive.open(settings.backup, settings.data_dir)
+    await written_and_deleted(agent)
+    await written_and_deleted(agent, "wang")
+    await export(archive, database, tenant)
+    context = Context(settings, database)
+    await erasures(context, Errand(now()))
+    assert len(await archive.boxes()) == 2
+    answer = (await agent.delete("/v1/subjects/lin")).json()
+    assert (answer["memories"], answer["exported"]) == (0, 3)
+    assert len(await archive.boxes()) == 2, "not in the request: a store may be slow, or away"
+    (tmp_path / "archive").rename(tmp_path / "away")
+    (tmp_path / "archive").touch()
+    with pytest.raises(StartupRefused):
+        await erasures(context, Errand(now()))
+    (tmp_path / "archive").unlink()
+    (tmp_path / "away").rename(tmp_path / "archive")
+    assert await erasures(context, Errand(now())) == 1
+    (left,) = await archive.boxes()
+    assert await archive.restore(database, left.name, now=now()) == 3
+    (tmp_path / "archive").rename(tmp_path / "away")
+    assert await erasures(context, Errand(now())) == 0
+    assert not (tmp_path / "archive").exists(), "what is done is not looked at again"
+
+
+async def test_who_is_erased_during_an_export_leaves_nothing_in_the_store(
+    agent: httpx2.AsyncClient, archive: Archive, database: Database, tenant: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erased, and cleared by the job, after the memories were read and before they were stored."""
+    await written_and_deleted(agent)
+    due = Archive._due
+
+    async def read_before_the_erasure(self: Archive, *arguments: Any) -> AsyncIterator[Any]:
+        async for found in due(self, *arguments):
+            assert (await agent.delete("/v1/subjects/lin")).json()["memories"] == 3
+            await self.prune(database, tenant, now=now())
+            yield found
+
+    monkeypatch.setattr(Archive, "_due", read_before_the_erasure)
+    assert await export(archive, database, tenant) == 0
+    assert archive.depot.backups() == []

@@ -196,6 +196,8 @@ async def test_whoever_was_erased_later_stays_erased(site: Site, cluster: embedd
     one, two = site.tenants
     assert await target.ask(users) == [(one, "lin"), (two, "lin"), (two, "mary")]
     assert await target.ask("SELECT count(*) FROM memories WHERE subject_id = $1", erased) == [(0,)]
+    known = "SELECT tenant_id, subject_id FROM erasures"
+    assert await target.ask(known) == [(one, erased)], "so that the archive does not give it back, either"
     forced = "SELECT count(*) FROM pg_class WHERE relforcerowsecurity"
     assert await target.ask(forced) == await site.ask(forced)
     await asyncio.to_thread(administer, cluster.url(embedded.SUPERUSER, "postgres"), f"DROP DATABASE {name}")

@@ -12,6 +12,10 @@ from tests.faults.conftest import Stage
 from tests.faults.processes import Process, until
 from workers.jobs import JOBS
 
+ERASURE = """
+INSERT INTO erasures (tenant_id, subject_id, erasure_id, actor, counts, created_at)
+SELECT tenant_id, gen_random_uuid(), gen_random_uuid(), 'test', '{}', now() FROM tenants
+"""
 LONG_AGO = "now() - interval '200 days'"
 ONCE = "0 0 1 1 *"
 """A slot that began long ago and has had no run: it is due now, and stays the same one for the whole test."""
@@ -87,6 +91,11 @@ ACTS: dict[str, Act] = {
     "events": Act("outbox", (f"UPDATE outbox SET created_at = {LONG_AGO}",), "SELECT count(*) = 0 FROM outbox"),
     "reembed": Act("embedding_generations"),
     "reembed_rest": Act("embedding_generations"),
+    "erasures": Act(
+        "erasures",
+        (ERASURE,),
+        "SELECT bool_and(cleared_at IS NOT NULL) AND count(*) > 0 FROM erasures",
+    ),
     "reinforce": Act(
         "memory_usage",
         (_queue("reinforcement_queue", "created_at", "now()", "pending"),),
