@@ -4,13 +4,14 @@ Invariant: search uses index and postings of a subject only after every row of i
 moment a subject is marked (`ann`, under its lock) each new row is put into them by the write itself.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.database import Database, Transaction, sql, subject_lock
+from app.database import Database, sql, subject_lock
 from app.language import keyword_vector, word_ids
 from app.recall.query import RecallConfig
 
@@ -46,12 +47,7 @@ async def tend_large_subjects(database: Database, config: RecallConfig, *, now: 
             counts["indexed"] += entered
             if not entered and subject["ann_ready"] and subject["drift"] <= DRIFT:
                 continue
-            async with database.write(tenant_id) as transaction:
-                await transaction.allow(REFRESH_SECONDS)
-                turn = subject_lock(tenant_id, f"statistics of {subject['subject_id']}")
-                if await transaction.fetch_value(_TAKE_TURN, turn=turn):  # else another process is at it
-                    await _refresh_statistics(transaction, tenant_id, subject["subject_id"], now)
-                    counts["refreshed"] += 1
+            counts["refreshed"] += await _refresh_statistics(database, tenant_id, subject, now)
     return dict(counts)
 
 
@@ -75,26 +71,38 @@ async def _index_batch(database: Database, tenant_id: UUID, subject_id: UUID, af
     return (rows[-1]["memory_id"] if len(rows) == BATCH_ROWS else None), len(rows)
 
 
-async def _refresh_statistics(transaction: Transaction, tenant_id: UUID, subject_id: UUID, now: datetime) -> None:
-    """Document frequencies: of words exactly, from the postings; of grams, which have none, from a sample."""
-    names = {"tenant_id": tenant_id, "subject_id": subject_id}
-    sample = await transaction.fetch(_SAMPLE, **names, rows=SAMPLE_ROWS)
-    total = await transaction.fetch_row(_TOTALS, **names, now=now)
+async def _refresh_statistics(database: Database, tenant_id: UUID, subject: Mapping[str, Any], now: datetime) -> bool:
+    """Document frequencies: of words exactly, from the postings; of grams, which have none, from a sample.
+
+    Returns whether they were counted: not those of an empty subject, nor while another process is at it.
+    """
+    names = {"tenant_id": tenant_id, "subject_id": subject["subject_id"]}
+    async with database.read(tenant_id) as transaction:
+        await transaction.allow(REFRESH_SECONDS)
+        sample = await transaction.fetch(_SAMPLE, **names, rows=SAMPLE_ROWS)
+        total = await transaction.fetch_row(_TOTALS, **names, now=now)
     if total is None or not total["memories"] or not sample:
-        return
-    grams = _gram_frequencies([row["content"] for row in sample])
+        return False
+    # Seconds of reckoning on a busy machine: beside the loop, and in no transaction, which would end as idle.
+    grams = await asyncio.to_thread(_gram_frequencies, [row["content"] for row in sample])
     scale = total["memories"] / len(sample)
-    await transaction.execute(_FORGET_STATISTICS, **names)
-    await transaction.execute(_WORD_STATISTICS, **names)
-    await transaction.execute(
-        _GRAM_STATISTICS,
-        **names,
-        terms=list(grams),
-        counts=[round(count * scale) for count in grams.values()],
-    )
-    await transaction.execute(
-        _READY, **names, memory_count=total["memories"], mean_word_count=float(total["mean_word_count"])
-    )
+    async with database.write(tenant_id) as transaction:
+        await transaction.allow(REFRESH_SECONDS)
+        turn = subject_lock(tenant_id, f"statistics of {subject['subject_id']}")
+        if not await transaction.fetch_value(_TAKE_TURN, turn=turn):
+            return False
+        await transaction.execute(_FORGET_STATISTICS, **names)
+        await transaction.execute(_WORD_STATISTICS, **names)
+        await transaction.execute(
+            _GRAM_STATISTICS,
+            **names,
+            terms=list(grams),
+            counts=[round(count * scale) for count in grams.values()],
+        )
+        await transaction.execute(
+            _READY, **names, memory_count=total["memories"], mean_word_count=float(total["mean_word_count"])
+        )
+    return True
 
 
 def _gram_frequencies(contents: Sequence[Any]) -> Counter[int]:

@@ -1,17 +1,21 @@
 """Large subjects: the job moves them to index and postings, search then finds what the exact scan found, at once."""
 
 import asyncio
+import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import httpx2
 import pytest
+from pydantic import SecretStr
 
 from app.clock import now
+from app.connections import DatabaseConfig
 from app.database import Database, sql
 from app.language import keyword_query
-from app.recall import Filters, Query, RecallConfig, candidates, narrow, tend_large_subjects
+from app.recall import Filters, Query, RecallConfig, candidates, growth, narrow, tend_large_subjects
 from tests.api.conftest import Service
 
 CONFIG = RecallConfig(exact_scan_rows=300)
@@ -67,6 +71,38 @@ def way(request: pytest.FixtureRequest) -> str:
 def forget_what_is_large(service: Service) -> None:
     """As if the few seconds for which it is remembered were over."""
     service.app.state.mneme.recaller.large._known.clear()
+
+
+async def test_reckoning_of_statistics_takes_its_time_outside_of_transactions_and_beside_the_loop(
+    agent: httpx2.AsyncClient, database_url: str, tenant: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(agent, facts(310))
+    reckon, turns = growth._gram_frequencies, 0
+
+    def slowly(contents: Sequence[Any]) -> Any:
+        time.sleep(0.5)
+        return reckon(contents)
+
+    async def beat() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    monkeypatch.setattr(growth, "_gram_frequencies", slowly)
+    impatient = await Database.connect(DatabaseConfig(url=SecretStr(database_url), idle_in_transaction_timeout_ms=200))
+    beating = asyncio.create_task(beat())
+    try:
+        await tend_large_subjects(impatient, CONFIG, now=now())
+        async with impatient.read(tenant) as transaction:
+            state = await transaction.fetch_row(STATE, tenant_id=tenant)
+    finally:
+        beating.cancel()
+        await impatient.close()
+    assert state
+    assert state["ann_ready"]
+    assert state["memory_count"] == 310
+    assert turns > 10
 
 
 QUERIES = (
