@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.backup import Archive
-from app.cli.connect import with_database
+from app.cli.connect import tenants_meant, with_database
 from app.clock import now
 from app.database import Database
-from app.guard import list_tenants
 from app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
@@ -80,4 +79,4 @@ def _archive(settings: Settings) -> Archive:
 
 
 async def _tenants(database: Database, only: UUID | None) -> list[UUID]:
-    return [one.tenant_id for one in await list_tenants(database) if only in (None, one.tenant_id)]
+    return [one.tenant_id for one in await tenants_meant(database, only)]

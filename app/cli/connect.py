@@ -5,12 +5,15 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
+from uuid import UUID
 
+import typer
 from pydantic import SecretStr
 
 from app.cli import embedded, schema
 from app.database import Database
 from app.errors import StartupRefused
+from app.guard import Tenant, list_tenants
 from app.settings import Settings, load_settings, variable
 
 Result = TypeVar("Result")
@@ -51,6 +54,14 @@ def with_database(action: Callable[[Settings, Database], Awaitable[Result]]) -> 
     finally:
         if server.started:
             embedded.stop(server.directory)
+
+
+async def tenants_meant(database: Database, only: UUID | None) -> list[Tenant]:
+    """All tenants, or the one that was named. Raises typer.BadParameter when there is none of that id."""
+    tenants = [one for one in await list_tenants(database) if only in (None, one.tenant_id)]
+    if only is not None and not tenants:
+        raise typer.BadParameter("no such tenant", param_hint="--tenant")
+    return tenants
 
 
 def with_database_and_owner(action: Callable[[Settings, Database, str], Awaitable[Result]]) -> Result:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from app.cli.connect import with_database
+from app.cli.connect import tenants_meant, with_database
 from app.cli.progress import SECONDS_A_LINE
 from app.clock import now
 from app.consolidate import undo_consolidation
@@ -26,7 +26,6 @@ from app.database import Database
 from app.errand import Change, Errand
 from app.errors import EXIT_HELD
 from app.forget import undo_cooling, undo_run
-from app.guard import list_tenants
 from app.runs import history as runs_of
 from app.settings import Settings
 
@@ -82,6 +81,7 @@ def run(
     log_trouble_only()
 
     async def action(settings: Settings, database: Database) -> tuple[str, Errand]:
+        await tenants_meant(database, tenant)
         with _progress(name, quiet=quiet) as watch:
             ended: tuple[str, Errand] = await workers.run_job(
                 settings, database, wanted, tell=_tell_json if as_json else _tell, watch=watch
@@ -129,7 +129,7 @@ def undo(
     """Bring back what a run archived, merged, overruled or made cold, if it was not purged; put away its summaries."""
 
     async def action(_: Settings, database: Database) -> tuple[int, int]:
-        tenants = [tenant] if tenant is not None else [one.tenant_id for one in await list_tenants(database)]
+        tenants = [one.tenant_id for one in await tenants_meant(database, tenant)]
         undone = [
             await undo(database, one, run_id, actor=ACTOR, now=now())
             for one in tenants

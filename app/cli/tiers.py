@@ -9,11 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.connect import with_database
+from app.cli.connect import tenants_meant, with_database
 from app.clock import now
 from app.database import Database
 from app.forget import report_tiers
-from app.guard import list_tenants
 from app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
@@ -33,12 +32,9 @@ def report(
     """Print memories and bytes of each tier, and what `mneme jobs run cool` would move and save now."""
 
     async def action(settings: Settings, database: Database) -> list[dict[str, Any]]:
-        tenants = [one for one in await list_tenants(database) if tenant in (None, one.tenant_id)]
-        if not tenants:
-            raise typer.BadParameter("no such tenant")
         return [
             {"tenant_id": str(one.tenant_id), "tenant": one.name} | row
-            for one in tenants
+            for one in await tenants_meant(database, tenant)
             for row in await report_tiers(database, settings.forget, one.tenant_id, now=now())
         ]
 

@@ -106,12 +106,20 @@ async def test_every_job_is_listed_with_its_hour_and_its_last_run(
         (("embed", "--dry-run"), "cannot say what it would do"),
         (("gauges", "--tenant", "01900000-0000-7000-8000-00000000dead"), "all tenants at once"),
         (("forget", "--tenant", "lin"), "UUID"),
+        (("forget", "--tenant", "01900000-0000-7000-8000-00000000dead"), "no such tenant"),
     ],
 )
 def test_wrong_usage_ends_with_2(mneme: Run, configured: None, arguments: tuple[str, ...], said: str) -> None:
     ended = mneme("jobs", "run", *arguments)
     assert ended.code == 2
     assert said in ended.err
+
+
+def test_nothing_is_undone_for_an_unknown_tenant(mneme: Run, configured: None) -> None:
+    nobody = "01900000-0000-7000-8000-00000000dead"
+    ended = mneme("jobs", "undo", nobody, "--tenant", nobody)
+    assert ended.code == 2
+    assert "no such tenant" in ended.err
 
 
 async def test_a_run_that_goes_on_elsewhere_ends_with_75_and_changes_nothing(
