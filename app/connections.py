@@ -81,7 +81,7 @@ def _settings(config: DatabaseConfig) -> dict[str, str]:
         "enable_seqscan": "off",
         # Only where a large subject's vector index is read; relaxed: the rows are sorted again anyway.
         "hnsw.iterative_scan": "relaxed_order",
-        "hnsw.ef_search": "100",
+        "hnsw.ef_search": "300",  # of a million, 100 found 0.87 of the nearest ten, 300 finds 0.97 (decision 0029)
     }
 
 

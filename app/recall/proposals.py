@@ -13,7 +13,7 @@ from app.recall.narrow import Index, proposed
 
 # Measured on 100,000 memories against a scan of all (docs/decisions/0015): more nearest or more best-worded cost more
 # and change hits little; without the latest, a third of the best ten is missed.
-NEAREST: Final = 100  # rows that likeness proposes: as many as one walk of the vector index finds (hnsw.ef_search)
+NEAREST: Final = 100  # rows that likeness proposes: fewer than one walk of the vector index looks at (hnsw.ef_search)
 WORDED: Final = 100  # rows that the postings propose
 LATEST: Final = 400  # latest rows, of which those that pass the filters are proposed
 PROBED: Final = 10  # nearest memories that a probe compares
