@@ -47,7 +47,8 @@ async def drop_damaged(database: Database, error: BaseException) -> bool:
     try:
         async with database.work() as transaction:
             dropped = await transaction.fetch_value(_DROP_DAMAGED, reported=found and found[0])
-    except MnemeError:
+    except MnemeError as busy:  # the caller tells its own failure; this one says why nothing was mended
+        telemetry.log().warning("vector_index_not_dropped", error=type(busy).__name__)
         return False
     if dropped:
         telemetry.log().error("vector_index_dropped", indexes=dropped, detail="damaged: run `mneme reindex`")
