@@ -5,6 +5,7 @@ What is merged stays, as a duplicate that is linked, and its run can be undone.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 from uuid import UUID
@@ -15,8 +16,8 @@ from app import work_metrics
 from app.consolidate.config import Asking, Tools
 from app.consolidate.guarded import GUARDED
 from app.consolidate.pairs import INSTRUCTIONS, Merge, SaysAll, Verdict, decide, decide_by, question
-from app.consolidate.visits import FIRST, Visit, mark, turn, visits
-from app.database import Transaction, sql
+from app.consolidate.visits import FIRST, TURN_SECONDS, Mark, Visit, mark, turn, visits
+from app.database import Database, Transaction, sql
 from app.errand import Change, Errand
 from app.kinds import KINDS
 
@@ -29,9 +30,21 @@ Pair = tuple[UUID, UUID]
 async def merge_duplicates(tools: Tools, errand: Errand) -> int:
     """Merge what says the same; returns how many memories became duplicates (of a dry errand: would become)."""
     asking = Asking(tools.model, tools.config.most_questions, errand)
-    async for visit in visits(tools.database, errand, asking.name(JOB)):
+    async for visit in visits(tools.database, errand, asking.name(JOB), partial(_glance, tools.database)):
         await _visit(tools, errand, asking, visit)
     return errand.counts[JOB]
+
+
+async def _glance(database: Database, page: Sequence[Visit]) -> list[Mark]:
+    """The marks of subjects without a linked pair."""
+    async with database.read(page[0].tenant_id) as transaction:
+        await transaction.allow(TURN_SECONDS)
+        rows = await transaction.fetch(
+            _PAIRED, tenant_id=page[0].tenant_id, subjects=[visit.subject_id for visit in page],
+            afters=[visit.through_id or FIRST for visit in page],
+        )  # fmt: skip
+    paired = {row["subject_id"] for row in rows}
+    return [Mark(visit) for visit in page if visit.subject_id not in paired]
 
 
 async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> None:
@@ -51,11 +64,11 @@ async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> 
         looked_at += len(pairs)
         if len(pairs) < PAGE:
             if not errand.dry_run:
-                await mark(tools.database, visit, name, through=(None, None), whole=True)
+                await mark(tools.database, name, [Mark(visit)])
             return
         after = pairs[-1]
     if not errand.dry_run:
-        await mark(tools.database, visit, name, through=(None, after[0]), whole=False)
+        await mark(tools.database, name, [Mark(visit, through_id=after[0], whole=False)])
 
 
 async def _verdict(known: dict[UUID, Any], pair: Pair, asking: Asking) -> Merge | Verdict:
@@ -129,15 +142,22 @@ async def _merge(transaction: Transaction, visit: Visit, errand: Errand, merge: 
     )
 
 
-_PAIRS = sql("""
-    SELECT l.memory_id, l.other_id
+_LINKED: Final = """
     FROM memory_links l
     JOIN memories a ON a.tenant_id = l.tenant_id AND a.subject_id = l.subject_id AND a.memory_id = l.memory_id
     JOIN memories b ON b.tenant_id = l.tenant_id AND b.subject_id = l.subject_id AND b.memory_id = l.other_id
-    WHERE l.tenant_id = :tenant_id AND l.subject_id = :subject_id AND l.relation = 'candidate'
-      AND (l.memory_id, l.other_id) > (cast(:after AS uuid), cast(:after_other AS uuid))
+    WHERE l.tenant_id = :tenant_id AND l.relation = 'candidate'
       AND a.status = 'active' AND b.status = 'active' AND a.cooled_by IS NULL AND b.cooled_by IS NULL
+"""
+_PAIRS = sql(f"""
+    SELECT l.memory_id, l.other_id {_LINKED} AND l.subject_id = :subject_id
+      AND (l.memory_id, l.other_id) > (cast(:after AS uuid), cast(:after_other AS uuid))
     ORDER BY l.memory_id, l.other_id LIMIT :limit
+""")
+# The LIMIT keeps the planner at the links of each subject.
+_PAIRED = sql(f"""
+    SELECT i.subject_id FROM unnest(cast(:subjects AS uuid[]), cast(:afters AS uuid[])) AS i (subject_id, after)
+    WHERE (SELECT l.memory_id {_LINKED} AND l.subject_id = i.subject_id AND l.memory_id >= i.after LIMIT 1) IS NOT NULL
 """)
 _MEMORIES = sql(f"""
     SELECT m.memory_id, m.agent_id, m.content, m.content_type, m.kind, m.key, m.importance, m.pinned, m.version,

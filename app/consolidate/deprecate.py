@@ -7,6 +7,7 @@ review instead; a memory that was never edited gets no new candidate, because th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from uuid_utils.compat import uuid7
 from app import telemetry, work_metrics
 from app.consolidate.config import Asking, Tools
 from app.consolidate.guarded import GUARDED
-from app.consolidate.visits import FIRST, TURN_SECONDS, Visit, mark, tenants, turn, visits
+from app.consolidate.visits import FIRST, TURN_SECONDS, Mark, Visit, mark, tenants, turn, visits
 from app.database import Database, Transaction, sql
 from app.errand import Change, Errand
 from app.remember import Draft, LlmOpinion, NewMemory, Rememberer, consult, judge_drafts
@@ -43,7 +44,8 @@ async def deprecate_overruled(tools: Tools, errand: Errand) -> int:
     for tenant_id in await tenants(tools.database, errand):
         await _end_validity(tools.database, errand, tenant_id)
     asking = Asking(tools.model, tools.config.most_questions, errand)
-    async for visit in visits(tools.database, errand, asking.name(JOB)):
+    glance = partial(_glance, tools, errand, by_rules=not asking.is_on)
+    async for visit in visits(tools.database, errand, asking.name(JOB), glance):
         await _visit(tools, errand, asking, visit)
     return errand.counts[JOB] + errand.counts[ENDED]
 
@@ -74,6 +76,67 @@ async def _end_validity(database: Database, errand: Errand, tenant_id: UUID) -> 
         after = rows[-1]["valid_to"], rows[-1]["memory_id"]
 
 
+async def _glance(tools: Tools, errand: Errand, page: Sequence[Visit], *, by_rules: bool) -> list[Mark]:
+    """The marks of subjects in which nothing changed, or in which rules find nothing to say about what did."""
+    changed: dict[UUID, list[Any]] = {visit.subject_id: [] for visit in page}
+    async with tools.database.read(page[0].tenant_id) as transaction:
+        await transaction.allow(TURN_SECONDS)
+        for row in await _changed(transaction, page):
+            changed[row["subject_id"]].append(row)
+    spoken_of: set[UUID] = set()
+    if by_rules:
+        few = {visit.subject_id: visit for visit in page if 0 < len(changed[visit.subject_id]) < PAGE}
+        spoken_of = await _spoken_of(tools, errand, few, changed)
+    marks = []
+    for visit in page:
+        rows = changed[visit.subject_id]
+        if not rows:
+            marks.append(Mark(visit, visit.through, visit.through_id))
+        elif by_rules and len(rows) < PAGE and visit.subject_id not in spoken_of:
+            marks.append(Mark(visit, rows[-1]["updated_at"], rows[-1]["memory_id"]))
+    return marks
+
+
+async def _spoken_of(tools: Tools, errand: Errand, few: dict[UUID, Visit], changed: dict[UUID, list[Any]]) -> set[UUID]:
+    """The subjects in which a judgement of what changed says something, whether or not it is new."""
+    if not few:
+        return set()
+    rememberer = await tools.rememberer()
+    drafts = [
+        (row, _draft(row, visit, errand.now))
+        for subject_id, visit in few.items()
+        for row in changed[subject_id]
+        if _is_judged(row, rememberer)
+    ]
+    tenant_id = next(iter(few.values())).tenant_id
+    async with tools.database.read(tenant_id) as transaction:
+        await transaction.allow(TURN_SECONDS)
+        await judge_drafts(
+            transaction, tenant_id, [draft for _, draft in drafts], rememberer.generation,
+            rememberer.config, stored=True,
+        )  # fmt: skip
+    return {
+        row["subject_id"]
+        for row, draft in drafts
+        if draft.retired or draft.in_review or draft.outdated_by or (draft.links and _was_edited(row))
+    }
+
+
+async def _changed(
+    transaction: Transaction, page: Sequence[Visit], after: tuple[datetime, UUID] | None = None
+) -> list[Any]:
+    """At most PAGE changed memories of each subject since its visits came so far, or since `after`, in order."""
+    afters = [after or (visit.through or BEFORE_ALL, visit.through_id or FIRST) for visit in page]
+    return await transaction.fetch(
+        _CHANGED, tenant_id=page[0].tenant_id, subjects=[visit.subject_id for visit in page],
+        afters=[moment for moment, _ in afters], after_ids=[memory_id for _, memory_id in afters], limit=PAGE,
+    )  # fmt: skip
+
+
+def _was_edited(row: Any) -> bool:
+    return bool(row["stated_at"] > row["created_at"])
+
+
 async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> None:
     rememberer: Rememberer | None = None
     through = (visit.through or BEFORE_ALL, visit.through_id or FIRST)
@@ -82,7 +145,7 @@ async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> 
     name = asking.name(JOB)
     while not whole and looked_at < tools.config.most_changed and not errand.is_over:
         async with tools.database.read(visit.tenant_id) as transaction:
-            rows = await transaction.fetch(_CHANGED, **visit.names, after=through[0], after_id=through[1], limit=PAGE)
+            rows = await _changed(transaction, [visit], through)
         whole = len(rows) < PAGE
         if rows:
             rememberer = rememberer or await tools.rememberer()
@@ -91,7 +154,7 @@ async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> 
             looked_at += len(rows)
             through = rows[-1]["updated_at"], rows[-1]["memory_id"]
     if not errand.dry_run:
-        await mark(tools.database, visit, name, through=through, whole=whole)
+        await mark(tools.database, name, [Mark(visit, *through, whole=whole)])
 
 
 async def _judge(
@@ -112,14 +175,13 @@ async def _judge(
             draft, now_is = drafts.get(row["memory_id"]), current.get(row["memory_id"])
             if draft is None or now_is is None or now_is["version"] != row["version"] or row["memory_id"] in gone:
                 continue
-            await judge_drafts(transaction, visit.tenant_id, [draft], generation, rememberer.config, draft.memory_id)
+            await judge_drafts(transaction, visit.tenant_id, [draft], generation, rememberer.config, stored=True)
             steps, in_review = await _steps(transaction, visit, draft, guarded=row["guarded"])
             applied = await _apply(transaction, visit, errand, steps, heard=heard)
             gone.update(step.memory_id for step in applied)
             done += applied
             reviews += in_review
-            edited = row["stated_at"] > row["created_at"]
-            await _link(transaction, visit, draft, in_review, edited=edited, now=errand.now)
+            await _link(transaction, visit, draft, in_review, edited=_was_edited(row), now=errand.now)
     _tell(visit, errand, done, JOB)
     if not errand.dry_run:
         for reason, verdict in [*((step.reason, "retired") for step in done), *((r, "review") for *_, r in reviews)]:
@@ -239,18 +301,23 @@ _ENDED = sql(f"""
 """)
 # A text that was edited is stated since then.
 _CHANGED = sql(f"""
-    SELECT m.memory_id, m.agent_id, m.content, m.kind, m.key, m.pinned, m.version, m.event_at, m.created_at,
-           m.updated_at, m.embedding, m.generation_id, m.window_count, {GUARDED} AS guarded,
-           greatest(m.created_at, (
-               SELECT max(e.created_at) FROM memory_events e
-               WHERE e.tenant_id = m.tenant_id AND e.subject_id = m.subject_id AND e.memory_id = m.memory_id
-                 AND e.action = 'amended' AND e.detail -> 'changed' ? 'content'
-           )) AS stated_at
-    FROM memories m
-    WHERE m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.status = 'active' AND m.kind <> 'summary'
-      AND m.embedding IS NOT NULL
-      AND (m.updated_at, m.memory_id) > (cast(:after AS timestamptz), cast(:after_id AS uuid))
-    ORDER BY m.updated_at, m.memory_id LIMIT :limit
+    SELECT m.*, greatest(m.created_at, (
+        SELECT max(e.created_at) FROM memory_events e
+        WHERE e.tenant_id = :tenant_id AND e.subject_id = m.subject_id AND e.memory_id = m.memory_id
+          AND e.action = 'amended' AND e.detail -> 'changed' ? 'content'
+    )) AS stated_at
+    FROM unnest(cast(:subjects AS uuid[]), cast(:afters AS timestamptz[]), cast(:after_ids AS uuid[]))
+         AS i (subject_id, after, after_id),
+    LATERAL (
+        SELECT m.subject_id, m.memory_id, m.agent_id, m.content, m.kind, m.key, m.pinned, m.version,
+               m.event_at, m.created_at, m.updated_at, m.embedding, m.generation_id, m.window_count,
+               {GUARDED} AS guarded
+        FROM memories m
+        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active' AND m.kind <> 'summary'
+          AND m.embedding IS NOT NULL AND (m.updated_at, m.memory_id) > (i.after, i.after_id)
+        ORDER BY m.updated_at, m.memory_id LIMIT :limit
+    ) AS m
+    ORDER BY m.subject_id, m.updated_at, m.memory_id
 """)
 _CURRENT = sql(f"""
     SELECT m.memory_id, m.version, {GUARDED} AS guarded FROM memories m

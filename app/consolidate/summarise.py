@@ -7,6 +7,7 @@ long as each of them is what it was (trigger memories_retire_summaries), so that
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from pydantic import BaseModel, Field
 from app import work_metrics
 from app.consolidate.clusters import clusters, extract, headed, invented, is_chinese
 from app.consolidate.config import Asking, ConsolidateConfig, Tools
-from app.consolidate.visits import FIRST, Visit, mark, turn, visits
+from app.consolidate.visits import FIRST, TURN_SECONDS, Mark, Visit, mark, turn, visits
 from app.database import Transaction, sql
 from app.errand import Change, Errand
 from app.errors import EmbeddingUnavailable
@@ -57,14 +58,41 @@ class Cluster:
 async def summarise_old(tools: Tools, errand: Errand) -> int:
     """Summarise; returns how many memories are told by new summaries (of a dry errand: would be)."""
     asking = Asking(tools.model, tools.config.most_questions, errand)
-    async for visit in visits(tools.database, errand, JOB):
+    async for visit in visits(tools.database, errand, JOB, partial(_glance, tools, errand)):
         await _visit(tools, errand, asking, visit)
     return errand.counts[JOB]
 
 
+async def _glance(tools: Tools, errand: Errand, page: Sequence[Visit]) -> list[Mark]:
+    """The marks of subjects with fewer old memories that are untold than a summary tells."""
+    async with tools.database.read(page[0].tenant_id) as transaction:
+        await transaction.allow(TURN_SECONDS)
+        rows = await transaction.fetch(
+            _LOOK, tenant_id=page[0].tenant_id, subjects=[visit.subject_id for visit in page],
+            afters=[visit.through_id or FIRST for visit in page], old=_old(tools, errand), kinds=list(KINDS),
+            limit=tools.config.summary_least,
+        )  # fmt: skip
+    seen = {row["subject_id"]: row for row in rows}
+    looks = [(visit, seen[visit.subject_id]) for visit in page]
+    return [
+        Mark(visit, due_at=_due_at(tools, look["youngest"]))
+        for visit, look in looks
+        if look["untold"] < tools.config.summary_least
+    ]
+
+
+def _old(tools: Tools, errand: Errand) -> datetime:
+    return errand.now - timedelta(days=tools.config.summary_age_days)
+
+
+def _due_at(tools: Tools, youngest: datetime | None) -> datetime | None:
+    """When the first of those that are too young is old enough."""
+    return None if youngest is None else youngest + timedelta(days=tools.config.summary_age_days)
+
+
 async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> None:
     """One page of the subject a night, and from the beginning after the last."""
-    old = errand.now - timedelta(days=tools.config.summary_age_days)
+    old = _old(tools, errand)
     async with tools.database.read(visit.tenant_id) as transaction:
         rows = await transaction.fetch(
             _UNTOLD, **visit.names, old=old, kinds=list(KINDS), after=visit.through_id or FIRST, limit=PAGE
@@ -79,9 +107,9 @@ async def _visit(tools: Tools, errand: Errand, asking: Asking, visit: Visit) -> 
             left += not await _summarise(rememberer, errand, asking, visit, cluster)
     if not errand.dry_run:
         whole = len(rows) < PAGE and not left  # what could not be told tonight is tried again
-        due_at = youngest + timedelta(days=tools.config.summary_age_days) if youngest else None
         through_id = rows[-1]["memory_id"] if len(rows) == PAGE else None
-        await mark(tools.database, visit, JOB, through=(None, through_id), whole=whole, due_at=due_at)
+        seen = Mark(visit, through_id=through_id, whole=whole, due_at=_due_at(tools, youngest))
+        await mark(tools.database, JOB, [seen])
 
 
 def _clusters(rows: Sequence[Any], rememberer: Rememberer, config: ConsolidateConfig) -> list[Cluster]:
@@ -211,27 +239,40 @@ async def _store(
 
 
 _OLD: Final = """
-    m.tenant_id = :tenant_id AND m.subject_id = :subject_id AND m.status = 'active'
+    m.tenant_id = :tenant_id AND m.status = 'active'
     AND m.kind = ANY (cast(:kinds AS text[])) AND m.content_type = 'text' AND NOT m.pinned AND m.key IS NULL
     AND m.valid_to IS NULL AND m.expires_at IS NULL
 """
 # A LIMIT keeps the planner from reading all links of the subject once more for each row, where NOT EXISTS lets it.
 # One that is told, or whose summary somebody put away, is not told again; one whose summary was retired is.
+_TELLABLE: Final = f"""
+    {_OLD} AND m.created_at < :old AND m.window_count = 1 AND m.embedding IS NOT NULL
+    AND (
+        SELECT l.memory_id FROM memory_links l JOIN memories s
+          ON s.tenant_id = l.tenant_id AND s.subject_id = l.subject_id AND s.memory_id = l.memory_id
+        WHERE l.tenant_id = m.tenant_id AND l.subject_id = m.subject_id AND l.other_id = m.memory_id
+          AND l.relation = 'derived_from' AND s.status <> 'deprecated'
+        LIMIT 1
+    ) IS NULL
+"""
 _UNTOLD: Final = sql(f"""
     SELECT m.memory_id, m.agent_id, m.content, m.importance, m.tags, m.version, m.embedding, m.generation_id,
            coalesce(m.event_at, m.created_at) AS happened_at
     FROM memories m
-    WHERE {_OLD} AND m.created_at < :old AND m.memory_id > :after AND m.window_count = 1 AND m.embedding IS NOT NULL
-      AND (
-          SELECT l.memory_id FROM memory_links l JOIN memories s
-            ON s.tenant_id = l.tenant_id AND s.subject_id = l.subject_id AND s.memory_id = l.memory_id
-          WHERE l.tenant_id = m.tenant_id AND l.subject_id = m.subject_id AND l.other_id = m.memory_id
-            AND l.relation = 'derived_from' AND s.status <> 'deprecated'
-          LIMIT 1
-      ) IS NULL
+    WHERE {_TELLABLE} AND m.subject_id = :subject_id AND m.memory_id > :after
     ORDER BY m.memory_id LIMIT :limit
 """)
-_NEXT: Final = sql(f"SELECT min(m.created_at) FROM memories m WHERE {_OLD} AND m.created_at >= :old")
+_YOUNGEST: Final = f"SELECT min(m.created_at) FROM memories m WHERE {_OLD} AND m.created_at >= :old"
+_NEXT: Final = sql(f"{_YOUNGEST} AND m.subject_id = :subject_id")
+_LOOK: Final = sql(f"""
+    SELECT i.subject_id, ({_YOUNGEST} AND m.subject_id = i.subject_id) AS youngest, (
+        SELECT count(*) FROM (
+            SELECT FROM memories m WHERE {_TELLABLE} AND m.subject_id = i.subject_id AND m.memory_id > i.after
+            LIMIT :limit
+        ) AS a_few
+    ) AS untold
+    FROM unnest(cast(:subjects AS uuid[]), cast(:afters AS uuid[])) AS i (subject_id, after)
+""")
 _SOURCES: Final = sql("""
     SELECT memory_id, version FROM memories
     WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = ANY (cast(:memories AS uuid[]))

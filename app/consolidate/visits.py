@@ -1,10 +1,12 @@
-"""Which subjects a job looks at: those that changed since it looked at all of them, or whose time has come.
+"""Which subjects a job looks at: those that changed since it looked at all of them, or whose time has come; and which
+of these it visits one by one: those on which a glance at the page finds something to do.
 
 Invariant: a mark is moved only by a run that is not dry and only past what it has judged, so a run that is killed or
-out of time leaves the rest to the next.
+out of time leaves the rest to the next. It holds the stamp that was read before the look, so that what is written
+meanwhile is seen by the next run.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +37,24 @@ class Visit:
         return {"tenant_id": self.tenant_id, "subject_id": self.subject_id}
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a job came with a subject; `whole`: it saw all of it as it was when the visit began.
+
+    `due_at`: when mere time will have made something of it to look at.
+    """
+
+    visit: Visit
+    through: datetime | None = None
+    through_id: UUID | None = None
+    whole: bool = True
+    due_at: datetime | None = None
+
+
+Glance = Callable[[Sequence[Visit]], Awaitable[list[Mark]]]
+"""What a job says of subjects of one tenant: the marks of those on which it has nothing to do. Changes nothing."""
+
+
 class _Rehearsed(Exception):
     """A dry run is at its end."""
 
@@ -63,8 +83,11 @@ async def tenants(database: Database, errand: Errand) -> list[UUID]:
     return [row["tenant_id"] for row in rows]
 
 
-async def visits(database: Database, errand: Errand, job: str) -> AsyncIterator[Visit]:
-    """The subjects of an errand that a job has to look at, until the errand is over."""
+async def visits(database: Database, errand: Errand, job: str, glance: Glance) -> AsyncIterator[Visit]:
+    """The subjects of an errand on which a job has something to do, until the errand is over.
+
+    A page of subjects is glanced at as a whole, and those that need no visit get their marks in one statement.
+    """
     for tenant_id in await tenants(database, errand):
         after = FIRST
         while True:
@@ -73,26 +96,35 @@ async def visits(database: Database, errand: Errand, job: str) -> AsyncIterator[
                 rows = await transaction.fetch(
                     _CHANGED, tenant_id=tenant_id, job=job, after=after, now=errand.now, limit=PAGE
                 )
-            for row in rows:
+            page = [Visit(tenant_id, **row) for row in rows]
+            idle = await glance(page) if page else []
+            if not errand.dry_run:
+                await mark(database, job, idle)
+            await errand.pause()
+            idle_ones = {each.visit.subject_id for each in idle}
+            for visit in page:
                 if errand.is_over:
                     return
-                errand.stands_at = f"{tenant_id} {row['subject_id']}"
-                yield Visit(tenant_id, **row)
-                await errand.pause()
-            if len(rows) < PAGE:
+                errand.stands_at = f"{tenant_id} {visit.subject_id}"
+                if visit.subject_id not in idle_ones:
+                    yield visit
+                    await errand.pause()
+            if len(page) < PAGE:
                 break
-            after = rows[-1]["subject_id"]
+            after = page[-1].subject_id
 
 
-async def mark(
-    database: Database, visit: Visit, job: str, *, through: tuple[datetime | None, UUID | None], whole: bool,
-    due_at: datetime | None = None,
-) -> None:  # fmt: skip
-    """Say how far a job came; `whole`: it saw all of the subject as it was when the visit began."""
-    async with database.write(visit.tenant_id) as transaction:
+async def mark(database: Database, job: str, marks: Sequence[Mark]) -> None:
+    """Say how far a job came with subjects of one tenant."""
+    if not marks:
+        return
+    async with database.write(marks[0].visit.tenant_id) as transaction:
+        await transaction.allow(TURN_SECONDS)
         await transaction.execute(
-            _MARK, **visit.names, job=job, stamp=visit.stamp if whole else None, through=through[0],
-            through_id=through[1], due_at=due_at,
+            _MARK, tenant_id=marks[0].visit.tenant_id, job=job, subjects=[each.visit.subject_id for each in marks],
+            stamps=[each.visit.stamp if each.whole else None for each in marks],
+            throughs=[each.through for each in marks], through_ids=[each.through_id for each in marks],
+            due=[each.due_at for each in marks],
         )  # fmt: skip
 
 
@@ -108,12 +140,20 @@ _CHANGED = sql("""
       AND (k.stamp IS DISTINCT FROM p.stamp OR k.due_at <= :now)
     ORDER BY p.subject_id LIMIT :limit
 """)
-# A subject that was erased meanwhile gets no mark.
+# A subject that was erased meanwhile gets no mark, and one that is being erased is waited for.
 _MARK = sql("""
+    WITH there AS MATERIALIZED (
+        SELECT subject_id FROM subjects
+        WHERE tenant_id = :tenant_id AND subject_id = ANY (cast(:subjects AS uuid[]))
+        ORDER BY subject_id FOR KEY SHARE
+    )
     INSERT INTO consolidation_marks AS k (tenant_id, subject_id, job, stamp, through, through_id, due_at)
-    SELECT tenant_id, subject_id, cast(:job AS text), cast(:stamp AS bigint), cast(:through AS timestamptz),
-           cast(:through_id AS uuid), cast(:due_at AS timestamptz)
-    FROM subjects WHERE tenant_id = :tenant_id AND subject_id = :subject_id
+    SELECT :tenant_id, i.subject_id, cast(:job AS text), i.stamp, i.through, i.through_id, i.due_at
+    FROM there
+    JOIN unnest(
+        cast(:subjects AS uuid[]), cast(:stamps AS bigint[]), cast(:throughs AS timestamptz[]),
+        cast(:through_ids AS uuid[]), cast(:due AS timestamptz[])
+    ) AS i (subject_id, stamp, through, through_id, due_at) ON i.subject_id = there.subject_id
     ON CONFLICT (tenant_id, subject_id, job) DO UPDATE
     SET stamp = excluded.stamp, through = excluded.through, through_id = excluded.through_id, due_at = excluded.due_at
 """)

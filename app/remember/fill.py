@@ -85,7 +85,7 @@ class Filler:
         What comes back from the cold is judged like news of the day it was written: what was said since counts.
         """
         if draft.new.kind != "summary":  # which says again what its sources say, and overrules nothing
-            await judge(transaction, tenant_id, [draft], self.generation, self.config, besides=draft.memory_id)
+            await judge(transaction, tenant_id, [draft], self.generation, self.config, stored=True)
         changed = await transaction.execute(
             _FINISH,
             tenant_id=tenant_id,

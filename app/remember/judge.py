@@ -70,45 +70,45 @@ async def judge(
     drafts: Sequence[Draft],
     generation: Generation,
     config: RememberConfig,
-    besides: UUID | None = None,
+    *,
+    stored: bool = False,
 ) -> None:
     """Set subject, outcome, status, twin, retired and links of each draft, in order.
 
-    `besides` is a stored memory that is no neighbour: the draft itself, judged again once it has a vector.
+    `stored`: the drafts are memories already, and each is judged by itself beside all others that are there.
     """
     scale = Scale(*generation.spec.pair_window)
     far = [_looks_far(draft) for draft in drafts]
     floor = scale.cosine(min(NEAR, config.duplicate_similarity))
     least = [-1.0 if reaches else floor for reaches in far]
     neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least)
+    in_batch: list[list[tuple[Draft, float]]] = [[] for _ in drafts] if stored else _near_in_batch(drafts, least)
     subject_of: dict[str | None, UUID] = {}
     overruled: set[UUID] = set()
-    for draft, near_in_batch, (subject_id, large, found) in zip(
-        drafts, _near_in_batch(drafts, least), neighbours, strict=True
-    ):
+    for draft, near_in_batch, (subject_id, large, found) in zip(drafts, in_batch, neighbours, strict=True):
         user_id = draft.new.user_id
         if user_id not in subject_of:
             subject_of[user_id] = subject_id or new_id()
         draft.subject_id = subject_of[user_id]
         draft.new_subject, draft.large = large is None, bool(large)
-        stored: dict[UUID, Neighbour] = {}
+        there: dict[UUID, Neighbour] = {}
         for row in found:  # by its text, its key and its vector, so perhaps more than once
-            if row["memory_id"] not in overruled and row["memory_id"] != besides:
+            if row["memory_id"] not in overruled and row["memory_id"] != draft.memory_id:
                 similarity = 0.0 if row["distance"] is None else scale.similarity(1 - row["distance"])
-                known = stored.get(row["memory_id"])
-                stored[row["memory_id"]] = Neighbour(
+                known = there.get(row["memory_id"])
+                there[row["memory_id"]] = Neighbour(
                     row["memory_id"], row["content"], row["key"], row["same_text"],
                     similarity if known is None else max(similarity, known.similarity),
                     row["true_since"], row["pinned"],
                 )  # fmt: skip
-        near = list(stored.values())
+        near = list(there.values())
         near += [
             _as_neighbour(earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0)
             for earlier, cosine in near_in_batch
             if earlier.status == "active" and earlier.outcome != "duplicate"
         ]
         decide(draft, near, config)
-        if draft.retired:
+        if draft.retired and not stored:
             overruled.update(draft.retired)
             for earlier, _ in near_in_batch:
                 if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated

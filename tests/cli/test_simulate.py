@@ -9,7 +9,7 @@ from app.cli import embedded
 from app.cli.simulate import command
 from app.cli.simulate.lives import MONTH_DAYS, START, Lives
 from app.cli.simulate.plot import draw
-from app.cli.simulate.store import share_within
+from app.cli.simulate.store import Month, share_within
 from app.remember import NewMemory
 from tests.conftest import TEMPLATE, administer
 
@@ -25,7 +25,11 @@ def test_with_the_jobs_less_is_kept_and_the_truth_is_still_found(
         )  # fmt: skip
     days: list[tuple[int, int]] = []
     lives = Lives(SUBJECTS, WRITES, MONTHS)
-    year = command.live(cluster, passable_directory, lives, lambda *done: days.append(done))
+    told: list[tuple[str, Month]] = []
+    year = command.live(
+        cluster, passable_directory, lives, lambda *done: days.append(done), lambda *month: told.append(month)
+    )
+    assert told == [(name, months[number]) for number in range(MONTHS) for name, months in year.items()]
     assert days == [(number, MONTHS * MONTH_DAYS) for number in range(1, MONTHS * MONTH_DAYS + 1)]
     kept, left = year[command.WITH][-1], year[command.WITHOUT][-1]
     assert kept.month == left.month == MONTHS

@@ -5,7 +5,7 @@ import logging
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
@@ -27,6 +27,7 @@ WITH: Final = "with jobs"
 WITHOUT: Final = "without jobs"
 STORES: Final = {WITH: "mneme_year_with", WITHOUT: "mneme_year_without"}
 Year = Mapping[str, Sequence[Month]]
+Told = Callable[[str, Month], None]
 
 
 def simulate(
@@ -35,7 +36,7 @@ def simulate(
     months: Annotated[int, typer.Option(min=1, max=60, help="Months of 30 days.")] = 12,
     seed: Annotated[int, typer.Option(help="Another seed, another year.")] = 0,
     plot: Annotated[Path | None, typer.Option(dir_okay=False, help="Draw the figures into this PNG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each month as it ends, an object a line.")] = False,
 ) -> None:
     """Let two stores live through the same made-up year, one with the jobs of the night, and measure both each month.
 
@@ -52,26 +53,31 @@ def simulate(
         server = embedded.start(Path(folder) / "postgres")
         try:
             with progress("days", counted=True) as shown:
-                year = live(server, Path(folder), Lives(subjects, writes, months, seed), shown)
+                lives = Lives(subjects, writes, months, seed)
+                year = live(server, Path(folder), lives, shown, _print_line if as_json else None)
         finally:
             embedded.stop(server.directory)
-    if as_json:
-        document = {name: [asdict(month) for month in store] for name, store in year.items()}
-        print(orjson.dumps({"subjects": subjects, "writes": writes, **document}, option=orjson.OPT_INDENT_2).decode())
-    else:
+    if not as_json:
         show(year)
     if plot is not None:
         draw(year, f"{subjects:,} customers, {writes:,} writes", plot)
 
 
-def live(server: EmbeddedServer, data_dir: Path, lives: Lives, shown: Shown) -> Year:
-    """Run the year on two databases of `server`; returns the months of each store. Raises StartupRefused."""
+def _print_line(store: str, month: Month) -> None:
+    print(orjson.dumps({"store": store, **asdict(month)}).decode(), flush=True)
+
+
+def live(server: EmbeddedServer, data_dir: Path, lives: Lives, shown: Shown, told: Told | None = None) -> Year:
+    """Run the year on two databases of `server`; returns the months of each store, which are `told` as they end.
+
+    Raises StartupRefused.
+    """
     for name in STORES.values():
         schema.prepare(server, name)
-    return asyncio.run(_live(server, data_dir, lives, shown))
+    return asyncio.run(_live(server, data_dir, lives, shown, told))
 
 
-async def _live(server: EmbeddedServer, data_dir: Path, lives: Lives, shown: Shown) -> Year:
+async def _live(server: EmbeddedServer, data_dir: Path, lives: Lives, shown: Shown, told: Told | None) -> Year:
     """Both stores side by side, so that what disturbs the machine disturbs both."""
     year: dict[str, list[Month]] = {name: [] for name in STORES}
     async with (
@@ -88,6 +94,8 @@ async def _live(server: EmbeddedServer, data_dir: Path, lives: Lives, shown: Sho
                 await store.end(day)
                 if number % MONTH_DAYS == 0:
                     year[name].append(await store.measure())
+                    if told is not None:
+                        told(name, year[name][-1])
             shown(number, lives.length)
     return year
 

@@ -39,6 +39,10 @@ NIGHT_AFTER: Final = timedelta(hours=10)
 """The day's writes and questions are over; the jobs begin."""
 BY_DAY: Final = ("large_subjects", "reinforce")
 """Jobs of every few minutes that work on memories, too: once a day is enough here."""
+PATIENCE: Final = dict.fromkeys(
+    ("statement_timeout_ms", "lock_timeout_ms", "idle_in_transaction_timeout_ms"), 600_000
+) | dict.fromkeys(("pool_timeout_seconds", "connect_timeout_seconds"), 600)
+"""Nobody waits for an answer, and a machine that is busy otherwise ends no year."""
 CALLER: Final = Caller(DEFAULT_TENANT_ID, None, None, None, frozenset({"read", "write"}))
 
 
@@ -187,10 +191,13 @@ async def opened(
 
     No subject is held in memory: a year's searches within minutes would hold more than a service ever does.
     """
+    # Nothing is at stake here but the figures of searches, which no commit waits for.
+    async with schema.connection(server.url(SUPERUSER, name)) as connection:
+        await connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))
     # Not read from the environment: a run must neither reach another database or model nor follow other rules.
     settings = Settings.model_construct(
         data_dir=data_dir,
-        database=DatabaseConfig(url=SecretStr(server.url(schema.LOGIN_ROLE, name))),
+        database=DatabaseConfig(url=SecretStr(server.url(schema.LOGIN_ROLE, name)), **PATIENCE),
         embed=EmbedConfig(provider="hashing"),
         recall=RecallConfig(resident_mb=0, usage_flush_seconds=1e6),  # written at the end of each day
     )
