@@ -12,7 +12,7 @@ from app.cli import schema
 from app.cli.connect import with_owner
 from app.cli.progress import Shown, progress
 from app.errors import StartupRefused
-from app.indexes import GENERATIONS, INDEXES, ann_index, cure, faults
+from app.indexes import GENERATIONS, INDEXES, ann_indexes, cure, faults, superseded
 
 TURN: Final = 0x4D4E454D46  # one repair at a time
 POLL_SECONDS: Final = 0.5
@@ -27,15 +27,16 @@ def repair(
 
     async def work(owner_url: str) -> int:
         async with _turn(owner_url) as connection:
-            generations = await _generations(connection)
-            found = {row.name: row.valid for row in await connection.exec_driver_sql(INDEXES)}
+            generations, found = await _generations(connection), await _found(connection)
             wrong = faults(found, generations)
-            for name in (*wrong.invalid, *wrong.missing):
+            whole = found | dict.fromkeys((*wrong.invalid, *wrong.missing), True)  # once these are made again
+            away = [name for name in superseded(whole) if name not in wrong.invalid]
+            for name in (*wrong.invalid, *wrong.missing, *away):
                 statement = cure(name, generations, exists=name in found)
                 print(f"{name}: {statement.split(' CONCURRENTLY')[0].lower()}")
                 if not dry_run:
                     await _run(owner_url, connection, name, statement, quiet=quiet)
-        return len(wrong.invalid) + len(wrong.missing)
+        return len(wrong.invalid) + len(wrong.missing) + len(away)
 
     done = with_owner(lambda url: _plainly(url, work))
     print(f"{done} to repair" if dry_run else f"{done} repaired" if done else "nothing to repair")
@@ -52,15 +53,15 @@ def reindex(
     async def work(owner_url: str) -> None:
         async with _turn(owner_url) as connection:
             generations = await _generations(connection)
-            for generation in generations:
-                name = ann_index(generation)
+            for name in (name for one in generations.items() for name in ann_indexes(*one)):
                 if drop_first:
                     await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-                found = {row.name for row in await connection.exec_driver_sql(INDEXES)}
-                statement = cure(name, generations, exists=name in found)
+                statement = cure(name, generations, exists=name in await _found(connection))
                 await _run(owner_url, connection, name, statement, quiet=quiet)
                 size = await connection.exec_driver_sql(f"SELECT pg_relation_size('{name}')")
                 print(f"{name}: built, {size.scalar_one():,} bytes")
+            for name in superseded(await _found(connection)):
+                await connection.exec_driver_sql(cure(name, generations, exists=True))
 
     with_owner(lambda url: _plainly(url, work))
 
@@ -82,6 +83,10 @@ async def _turn(owner_url: str) -> AsyncIterator[AsyncConnection]:
 
 async def _generations(connection: AsyncConnection) -> dict[int, int]:
     return {row.id: row.dimension for row in await connection.exec_driver_sql(GENERATIONS)}
+
+
+async def _found(connection: AsyncConnection) -> dict[str, bool]:
+    return {row.name: row.valid for row in await connection.exec_driver_sql(INDEXES)}
 
 
 async def _run(owner_url: str, connection: AsyncConnection, name: str, statement: str, *, quiet: bool) -> None:

@@ -12,9 +12,7 @@ import asyncpg
 from app.backup import plain_connection
 from app.embed import ACTIVE, OTHER, Known
 from app.errors import StartupRefused
-
-MOST_INDEXED: Final = 4000
-"""Dimensions that pgvector's index takes of half precision."""
+from app.indexes import ann_indexes
 
 PATIENCE: Final = "500ms"
 TRIES: Final = 60
@@ -28,21 +26,15 @@ async def ensure_lacking_index(owner_url: str, generation: Known) -> None:
     await _ensure_index(
         owner_url,
         f"memories_lacking_g{number}",
-        "(tenant_id, subject_id, memory_id)"
+        "ON memories (tenant_id, subject_id, memory_id)"
         f" WHERE {columns.generation_id} IS DISTINCT FROM {number} AND cooled_by IS NULL",
     )
 
 
 async def ensure_vector_index(owner_url: str, generation: Known) -> None:
     """Make the vector index of large subjects for a generation beside the active one; nobody waits for it."""
-    number, dimension = generation.generation_id, generation.dimension
-    if dimension <= MOST_INDEXED:
-        await _ensure_index(
-            owner_url,
-            f"memories_ann_g{number}",
-            f"USING hnsw (({OTHER.embedding}::halfvec({dimension})) halfvec_cosine_ops)"
-            f" WHERE ann AND {OTHER.generation_id} = {number}",
-        )
+    for name, definition in ann_indexes(generation.generation_id, generation.dimension, OTHER).items():
+        await _ensure_index(owner_url, name, definition)
 
 
 async def switch(owner_url: str, generation_id: int, now: datetime) -> None:
@@ -86,7 +78,7 @@ async def _ensure_index(owner_url: str, name: str, definition: str) -> None:
             return
         if valid is not None:  # left over by one who was killed
             await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-        await connection.execute(f"CREATE INDEX CONCURRENTLY {name} ON memories {definition}")
+        await connection.execute(f"CREATE INDEX CONCURRENTLY {name} {definition}")
 
 
 _IS_OTHER: Final = """

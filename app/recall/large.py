@@ -16,10 +16,11 @@ import numpy as np
 from app import telemetry
 from app.database import Transaction, sql
 from app.embed import Generation
+from app.indexes import PART
 from app.recall.candidates import Asked, parameters, shape_of
-from app.recall.planner import SELECTIVE, LargeSubject, Plan, instead, plan
+from app.recall.planner import SELECTIVE, LargeSubject, Plan, instead, looks, plan, share_of_parts
 from app.recall.probe import RecallProbe
-from app.recall.proposals import NEAREST, probed, proposals, whole
+from app.recall.proposals import NEAREST, Read, Walk, probed, proposals, whole
 from app.recall.query import Query
 from app.recall.signals import Floats, Statistics
 
@@ -89,24 +90,27 @@ async def find_in_large(
         "word_ids": words,
         "term_ids": [*words, *grams],
         "memories": float(rows),
+        "looks": str(looks(large)),
     }
     own, dense = any(subject.user_id is not None for subject in large), "vector" in shape.vectors
     way, times = await plan(transaction, shape, large, values), 1 if query.top_k <= MOST_USUAL else MANY
     if not (dense or words):
         way = Plan("all")  # nothing proposes but time
     if way.near == "index":
-        found = await transaction.fetch_row(proposals(shape, generation.spec.dimension, own, times), **values)
-        narrow = shape.filters or shape.agent or shape.past or sum(one.share for one in large) < SELECTIVE
+        shares = share_of_parts(large)
+        walk = Walk(tuple(sorted(shares)))
+        found = await transaction.fetch_row(proposals(shape, generation.spec.dimension, own, times, walk), **values)
+        narrow = shape.filters or shape.agent or shape.past or min(shares.values()) < SELECTIVE
         # None at all: the store was just switched to another model, which this process has not followed yet.
         enough = min(NEAREST * times, rows) if narrow else 1
         if found is not None and not (dense and found["nearest"] < enough):
             if dense:
-                probe.offer(query.tenant_id, probed(shape, generation.spec.dimension), values)
+                probe.offer(query.tenant_id, probed(shape, generation.spec.dimension, walk.parts), values)
             return found["packed"] or b"", _statistics(found["counted"], asked, large)
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
         way = await instead(transaction, shape, rows, values)
     if way.near == "scan":
-        statement = proposals(shape, generation.spec.dimension, own, times, "scan", way.index)
+        statement = proposals(shape, generation.spec.dimension, own, times, Read(way.index))
     else:
         statement = whole(shape, own, way.index)
     found = await transaction.fetch_row(statement, **values, facets=way.facets)
@@ -130,10 +134,16 @@ def _statistics(packed: bytes | None, asked: Asked, large: Sequence[LargeSubject
 
 
 _COUNT = np.dtype([("term", ">i4"), ("documents", ">f8")])
-_LARGE: Any = sql("""
+# Where the parts are not built yet, one index over all serves in their stead.
+_LARGE: Any = sql(f"""
     SELECT subject_id, user_id, memory_count, mean_word_count,
-           least(1, memory_count / greatest(1, memory_count, (
-               SELECT reltuples::float8 FROM pg_class WHERE oid = to_regclass('memories_ann_g' || :generation_id::int)
-           ))) AS share
+           greatest(memory_count, (
+               SELECT c.reltuples::float8 FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid AND i.indisvalid
+               WHERE c.oid IN (
+                   to_regclass('memories_ann_g' || :generation_id::int || '_p' || {PART.format("")}),
+                   to_regclass('memories_ann_g' || :generation_id::int)
+               )
+               ORDER BY c.relname DESC LIMIT 1
+           )) AS indexed
     FROM subjects WHERE tenant_id = :tenant_id AND ann AND ann_ready
 """)

@@ -4,10 +4,13 @@ Invariant: whatever proposes only proposes; each row is checked against scope an
 statement tells with its rows in how many memories the query's terms occur, so that nobody asks for that by itself.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 from app.database import Statement, sql
+from app.indexes import PART
 from app.recall.candidates import Shape, alive, distance, matching, record
 from app.recall.narrow import Index, proposed
 
@@ -19,21 +22,42 @@ LATEST: Final = 400  # latest rows, of which those that pass the filters are pro
 PROBED: Final = 10  # nearest memories that a probe compares
 POSTINGS_READ: Final = 3_000  # postings read for one query: those of its rarest words
 
-Near = Literal["index", "scan"]
-"""What finds the nearest: the vector index, or reading all that pass the filters."""
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The nearest come from these parts of the vector index, each of which has large subjects of the query."""
+
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The nearest come from reading all that pass the filters, by an index of one of them; None: the subjects whole."""
+
+    index: Index | None = None
+
+
+Near = Walk | Read
 
 
 def _in_large(shape: Shape) -> str:
     return f"{_HERE} AND {alive(shape)} AND ({matching(shape)})"
 
 
-def _by_index(shape: Shape, dimension: int, packed: str, limit: int = NEAREST) -> str:
-    # Generation and dimension are literals, so that the planner can prove that the partial index applies.
-    return f"""
-        SELECT m.memory_id, {packed} AS packed FROM memories m
-        WHERE {_in_large(shape)} AND m.generation_id = {shape.generation_id} AND m.ann
-        ORDER BY m.embedding::halfvec({dimension}) <=> cast(:vector AS halfvec({dimension})) LIMIT {limit}
-    """
+def _by_index(shape: Shape, dimension: int, parts: Sequence[int], packed: str, limit: int = NEAREST) -> str:
+    # Generation, dimension and part are literals, so that the planner can prove that the partial index applies. How far
+    # the walk looks is set with the vector that it needs before it begins: an exchange less.
+    return " UNION ALL ".join(
+        f"""(
+            SELECT m.memory_id, {packed} AS packed FROM memories m
+            WHERE {_in_large(shape)} AND m.ann AND m.generation_id = {shape.generation_id}
+              AND {PART.format("m.")} = {part}
+            ORDER BY m.embedding::halfvec({dimension}) <=> (
+                SELECT cast(:vector AS halfvec({dimension})) FROM set_config('hnsw.ef_search', :looks, true)
+            ) LIMIT {limit}
+        )"""
+        for part in parts
+    )
 
 
 def _by_scan(shape: Shape, source: str, limit: int) -> str:
@@ -51,10 +75,10 @@ def _by_scan(shape: Shape, source: str, limit: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def probed(shape: Shape, dimension: int) -> Statement:
+def probed(shape: Shape, dimension: int, parts: tuple[int, ...]) -> Statement:
     """The share of the nearest PROBED memories that is among the nearest PROBED of those that the index proposes."""
     return sql(f"""
-        WITH near AS MATERIALIZED ({_by_index(shape, dimension, "m.embedding <=> :vector")}
+        WITH near AS MATERIALIZED ({_by_index(shape, dimension, parts, "m.embedding <=> :vector")}
         ), found AS MATERIALIZED (
             SELECT packed AS distance FROM near ORDER BY distance LIMIT {PROBED}
         ), truly AS MATERIALIZED (
@@ -68,22 +92,19 @@ def probed(shape: Shape, dimension: int) -> Statement:
 
 
 @lru_cache(maxsize=256)
-def proposals(
-    shape: Shape, dimension: int, own_is_large: bool, times: int = 1, near: Near = "index", index: Index | None = None
-) -> Statement:
+def proposals(shape: Shape, dimension: int, own_is_large: bool, times: int, near: Near) -> Statement:
     """Proposed rows of large subjects and all of the query's other ones: `packed`, `counted`, and how many `nearest`.
 
-    `times` as many nearest and best-worded as usual; a scan reads what `index` gives, None: the subject.
+    `times` as many nearest and best-worded as usual.
     """
     # Each row is measured where it is found; only the limit ends the two walks, along the vector index and down the
     # list of the best-worded, and what the first has met is not told twice.
-    nearest = _NOTHING
+    nearest, limit = _NOTHING, NEAREST * times
     if "vector" in shape.vectors:
-        source = "memories m" if index is None else proposed(shape, index)
-        limit = NEAREST * times
-        nearest = (
-            _by_scan(shape, source, limit) if near == "scan" else _by_index(shape, dimension, record(shape), limit)
-        )
+        if isinstance(near, Walk):
+            nearest = _by_index(shape, dimension, near.parts, record(shape), limit)
+        else:
+            nearest = _by_scan(shape, "memories m" if near.index is None else proposed(shape, near.index), limit)
     return sql(f"""
         WITH {_COUNTED}, {_RARE}, near AS MATERIALIZED ({nearest}
         ), worded AS MATERIALIZED (

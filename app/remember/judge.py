@@ -7,7 +7,6 @@ count as stored. Invariant: runs inside the writing transaction, under the subje
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -15,21 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import telemetry
-from app.database import Statement, Transaction, sql
+from app.database import Transaction
 from app.embed import Generation
 from app.remember.conflict import cued, denies, overrules
 from app.remember.memory import Draft, Link, NewMemory, RememberConfig
+from app.remember.neighbours import most_near, stored_near
 from app.remember.twins import compare
 from app.wire import new_id
 
-NEIGHBOURS: Final = 5
-"""Nearest active memories that a draft is compared with."""
 NEAR: Final = 0.3
 """Calibrated similarity from which a neighbour may say the opposite: a negation moves a vector far."""
-FAR_NEIGHBOURS: Final = 10
-"""The same, at any distance, for a draft that denies, says that something changed, or tells of what is long over: what
-it overrules, or is overruled by, is worded otherwise."""
-DRAFTS_PER_STATEMENT: Final = 100
 PAIR: Final = "pair"
 Window = tuple[float, float]
 """Cosines of two memories that mean 0 and 1."""
@@ -81,7 +75,7 @@ async def judge(
     far = [_looks_far(draft) for draft in drafts]
     floor = scale.cosine(min(NEAR, config.duplicate_similarity))
     least = [-1.0 if reaches else floor for reaches in far]
-    neighbours = await _neighbours(transaction, tenant_id, drafts, generation, least)
+    neighbours = await stored_near(transaction, tenant_id, drafts, generation, least)
     in_batch: list[list[tuple[Draft, float]]] = [[] for _ in drafts] if stored else _near_in_batch(drafts, least)
     subject_of: dict[str | None, UUID] = {}
     overruled: set[UUID] = set()
@@ -120,7 +114,7 @@ async def find_far(
     transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation
 ) -> list[list[Any]]:
     """Rows of the FAR_NEIGHBOURS active memories nearest to each draft, nearest first, itself and its text left out."""
-    found = await _neighbours(transaction, tenant_id, drafts, generation, [-1.0] * len(drafts))
+    found = await stored_near(transaction, tenant_id, drafts, generation, [-1.0] * len(drafts))
     return [
         sorted(
             (row for row in rows if not row["same_text"] and row["distance"] is not None), key=lambda r: r["distance"]
@@ -249,7 +243,7 @@ def _near_in_batch(drafts: Sequence[Draft], least: Sequence[float]) -> list[list
     rows, columns = np.nonzero(here & (cosine > -1))
     nearest = np.lexsort((-cosine[rows, columns], rows))
     place = np.arange(len(rows)) - np.searchsorted(rows, rows)  # rows are in order, so this is the rank in each
-    nearest = nearest[place < np.array([_most(each) for each in least])[rows]]
+    nearest = nearest[place < np.array([most_near(each) for each in least])[rows]]
     taken = _equal([draft.content_hash for draft in drafts])
     taken |= _equal([number if draft.new.key is None else draft.new.key for number, draft in enumerate(drafts)])
     taken &= here
@@ -260,117 +254,8 @@ def _near_in_batch(drafts: Sequence[Draft], least: Sequence[float]) -> list[list
     return found
 
 
-def _most(least: float) -> int:
-    """How many neighbours a draft gets that counts those of this cosine."""
-    return FAR_NEIGHBOURS if least == -1 else NEIGHBOURS
-
-
 def _equal(values: Sequence[Hashable]) -> NDArray[np.bool_]:
     """(n, n): which of the values are equal."""
     numbers: dict[Hashable, int] = {}
     numbered = np.array([numbers.setdefault(value, len(numbers)) for value in values])
     return np.asarray(numbered[:, None] == numbered)
-
-
-async def _neighbours(
-    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation: Generation, least: Sequence[float]
-) -> list[tuple[UUID | None, bool | None, list[Any]]]:
-    """Subject, whether it is large (None: it has no row yet), and the rows of the neighbours of each draft.
-
-    `least` is the smallest cosine that counts, draft by draft; those with -1 get FAR_NEIGHBOURS.
-    """
-    found: list[tuple[UUID | None, bool | None, list[Any]]] = []
-    # In slices: a statement compares each of its drafts with every memory of its subject, and has a time limit.
-    for start in range(0, len(drafts), DRAFTS_PER_STATEMENT):
-        drafts_here = drafts[start : start + DRAFTS_PER_STATEMENT]
-        found += [(None, None, []) for _ in drafts_here]
-        rows = await transaction.fetch(
-            _neighbours_statement(generation.generation_id, generation.spec.dimension),
-            tenant_id=tenant_id,
-            numbers=list(range(start, start + len(drafts_here))),
-            users=[draft.new.user_id for draft in drafts_here],
-            agents=[draft.new.agent_id for draft in drafts_here],
-            hashes=[draft.content_hash for draft in drafts_here],
-            keys=[draft.new.key for draft in drafts_here],
-            # A long text is told apart by its hash only: equal first windows do not make equal texts.
-            embeddings=[
-                draft.embedding if draft.windows is not None and len(draft.windows) == 1 else None
-                for draft in drafts_here
-            ],
-            distances=[1 - cosine for cosine in least[start : start + len(drafts_here)]],
-            counts=[_most(cosine) for cosine in least[start : start + len(drafts_here)]],
-        )
-        for row in rows:
-            near = found[row["number"]][2]
-            found[row["number"]] = row["subject_id"], row["ann"], near
-            if row["memory_id"] is not None:
-                near.append(row)
-    return found
-
-
-@lru_cache(maxsize=16)
-def _neighbours_statement(generation_id: int, dimension: int) -> Statement:
-    # Generation and dimension are literals, so that the planner can prove that the partial vector index applies.
-    # Materialised, so that the subject is a column and not an expression over a join, which no index can find.
-    return sql(f"""
-    WITH item AS MATERIALIZED (
-        SELECT i.*, coalesce(s.subject_id, CASE WHEN i.user_id IS NULL THEN :tenant_id END) AS subject_id,
-               s.ann
-        FROM unnest(
-            cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
-            cast(:keys AS text[]), cast(:embeddings AS halfvec[]), cast(:distances AS float8[]), cast(:counts AS int[])
-        ) AS i (number, user_id, agent_id, content_hash, key, embedding, most_distance, most)
-        LEFT JOIN LATERAL (
-            SELECT subject_id, ann FROM subjects WHERE tenant_id = :tenant_id AND user_id = i.user_id
-            UNION ALL
-            SELECT subject_id, ann FROM subjects
-            WHERE tenant_id = :tenant_id AND subject_id = :tenant_id AND i.user_id IS NULL
-        ) AS s ON true
-    )
-    SELECT i.number, i.subject_id, i.ann, near.memory_id, near.content, near.key, near.same_text, near.true_since,
-           near.pinned, near.distance
-    FROM item i
-    LEFT JOIN LATERAL (
-        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
-               {_TRUE_SINCE} AS true_since, m.pinned, cast(NULL AS float8) AS distance
-        FROM memories m
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-          AND m.content_hash = i.content_hash AND m.agent_id IS NOT DISTINCT FROM i.agent_id
-        UNION ALL
-        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned, NULL
-        FROM memories m
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-          AND m.key = i.key AND m.agent_id IS NOT DISTINCT FROM i.agent_id
-        UNION ALL
-        SELECT * FROM (
-            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned,
-                   m.embedding <=> i.embedding AS distance
-            FROM memories m
-            WHERE NOT i.ann AND {_COMPARABLE} AND m.generation_id = {generation_id}
-              AND m.embedding <=> i.embedding <= i.most_distance
-            ORDER BY m.embedding <=> i.embedding
-            LIMIT i.most
-        ) AS nearest
-        UNION ALL
-        SELECT * FROM (
-            SELECT * FROM (
-                SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned,
-                       m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension}) AS distance
-                FROM memories m
-                WHERE i.ann AND {_COMPARABLE} AND m.ann AND m.generation_id = {generation_id}
-                ORDER BY m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension})
-                LIMIT i.most
-            ) AS indexed
-            WHERE indexed.distance <= i.most_distance
-        ) AS nearest_in_index
-    ) AS near ON true
-    """)
-
-
-_TRUE_SINCE = "least(m.event_at, m.created_at)"
-_COMPARABLE = """
-    m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-    AND m.cooled_by IS NULL AND m.window_count = 1 AND m.agent_id IS NOT DISTINCT FROM i.agent_id
-    AND i.embedding IS NOT NULL AND m.kind <> 'summary'
-"""
-# A summary says again what others say, and ends when one of them does: nothing is a duplicate of it.

@@ -346,3 +346,26 @@ async def test_five_hundred_searches_over_one_warm_pool_are_all_full(
             *(search(agent, f"{THINGS[n % 10]} {PLACES[n // 10 % 10]}", top_k=20) for n in range(50))
         )
         assert [len(result) for result in results] == [20] * 50, round_
+
+
+@pytest.mark.usefixtures("by_index")
+async def test_own_and_shared_memories_that_are_both_large_are_found_and_judged_each_in_its_part(
+    agent: httpx2.AsyncClient, service: Service, database: Database
+) -> None:
+    users = ("amy", "bo", None)
+    for number, user_id in enumerate(users):
+        await fill(agent, facts(320, 1000 * number), user_id=user_id)
+    told = {user_id: f"The secret ingredient of {user_id or '大家'} is saffron-{n}" for n, user_id in enumerate(users)}
+    ids = {user_id: (await fill(agent, [content], user_id=user_id))[0] for user_id, content in told.items()}
+    await grow(database)
+    forget_what_is_large(service)
+    with_shared = await search(agent, "secret ingredient saffron", weights=SIMILARITY_ONLY, top_k=2)
+    assert set(with_shared) == {ids["amy"], ids[None]}
+    own = await search(agent, "secret ingredient saffron", weights=SIMILARITY_ONLY, top_k=2, include_shared=False)
+    assert own[0] == ids["amy"]
+    assert ids[None] not in own
+    # In one batch, told by their vectors alone: the texts differ.
+    items = [{"user_id": user_id, "content": content.replace(" is ", " is: ")} for user_id, content in told.items()]
+    answer = (await agent.post("/v1/memories:batch", json={"items": items})).json()["items"]
+    assert [item["outcome"] for item in answer] == ["duplicate"] * len(users)
+    assert [item["id"] for item in answer] == list(ids.values())

@@ -7,17 +7,18 @@ statement on the table; so the more is lost, the more would be refused.
 import asyncio
 import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from app.cli import embedded, schema
+from app.indexes import ann_index, part_of
 from app.recall import RecallConfig
 from tests.api.conftest import Service, make_settings, run
 from tests.api.test_large_subjects import facts, fill, search
 from tests.faults.conftest import Seen
 from tests.operations.test_indexes import answers, grow, indexes, mneme
 
-INDEX = "memories_ann_g1"
 WRITES = (
     {"user_id": "amy", "content": "发票在火星上丢失了"},
     {"user_id": "amy", "content": "The parcel went to Saturn", "key": "parcel"},
@@ -40,7 +41,8 @@ async def test_a_damaged_vector_index(damage: str, passable_directory: Path, tmp
             await fill(service.client, facts(350))
             before = await answers(service.client)
             await grow(settings)
-            file = directory / embedded_answer(server, "SELECT pg_relation_filepath('memories_ann_g1')")
+            index = ann_index(1, part_of(UUID(embedded_answer(server, "SELECT subject_id FROM subjects WHERE ann"))))
+            file = directory / embedded_answer(server, f"SELECT pg_relation_filepath('{index}')")
             await asyncio.to_thread(embedded.stop, directory)
             spoil(file, damage)
             await asyncio.to_thread(embedded.start, directory)
@@ -49,16 +51,16 @@ async def test_a_damaged_vector_index(damage: str, passable_directory: Path, tmp
             assert await answers(service.client) == before
             found = await indexes(service)
             assert not found["ok"]
-            assert found["damaged"] or found["missing"] == [INDEX]
+            assert found["damaged"] or found["missing"] == [index]
             already = await repeated(service)
             written = await asyncio.gather(*(service.client.post("/v1/memories", json=body) for body in WRITES))
             assert [answer.status_code for answer in written] == [201] * len(WRITES)
-            assert (await indexes(service))["missing"] == [INDEX]  # dropped: it holds nothing that is not in the table
+            assert (await indexes(service))["missing"] == [index]  # dropped, and no other part
             seen(f"damage to the {damage}: {await repeated(service) - already:.0f} writes were done again")
             for now_found, exact in zip(await answers(service.client), before, strict=True):
                 assert len(now_found & exact) >= 9
 
-            assert f"{INDEX}: built" in await mneme(owner_url, "reindex", "--quiet")
+            assert f"{index}: built" in await mneme(owner_url, "reindex", "--quiet")
             service.app.state.mneme.recaller.large._trusted_from = 0.0  # as if its minute were over
             assert written[0].json()["id"] in await search(service.client, "火星上的发票")
             assert (await indexes(service))["ok"]

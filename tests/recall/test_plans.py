@@ -22,6 +22,7 @@ from app.connections import DatabaseConfig
 from app.database import Database, Statement, Transaction, sql
 from app.embed import Generation, ModelSpec, claim_generation
 from app.guard import DEFAULT_TENANT_ID
+from app.indexes import ann_index, part_of
 from app.language import keyword_query
 from app.recall import (
     Filters,
@@ -36,7 +37,7 @@ from app.recall import (
     tend_large_subjects,
     why_not,
 )
-from app.remember import judge, shelf
+from app.remember import neighbours, shelf
 from app.wire import halfvec
 from tests.conftest import TEMPLATE, administer
 
@@ -123,28 +124,36 @@ RICH = replace(
 )  # fmt: skip
 
 
+def parts(walk: proposals.Walk) -> tuple[str, ...]:
+    return tuple(f"using {ann_index(1, part)} on memories m" for part in walk.parts)
+
+
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 @pytest.mark.parametrize("query", [PLAIN, RICH], ids=["plain", "rich"])
 @pytest.mark.parametrize("user_id", ["user-5", "large"])
 async def test_a_search(store: Store, user_id: str, query: Query, generic: bool) -> None:
     query = replace(query, user_id=user_id)
     shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
-    near, past = ("memories_ann_g1", "memory_terms_pkey"), query.as_of is not None
-    terms = ("memory_windows_pkey", "term_statistics_pkey")
+    async with store.database.read(DEFAULT_TENANT_ID) as transaction:
+        subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
+    walk, past = proposals.Walk((part_of(subject_id),)), query.as_of is not None
+    near, terms = (*parts(walk), "memory_terms_pkey"), ("memory_windows_pkey", "term_statistics_pkey")
+    two = proposals.Walk((2, 5))
     wanted = {
         "small": (candidates._select(shape), ("memories_warm_idx on memories m", "memory_windows_pkey")),
-        "large": (proposals.proposals(shape, DIMENSION, True), (*near, *terms)),
-        "large beside small": (proposals.proposals(shape, DIMENSION, False), (*near, *terms)),
+        "large": (proposals.proposals(shape, DIMENSION, True, 1, walk), (*near, *terms)),
+        "large beside small": (proposals.proposals(shape, DIMENSION, False, 1, walk), (*near, *terms)),
+        "large in two parts": (proposals.proposals(shape, DIMENSION, True, 1, two), (*parts(two), *terms)),
         "large, read": (
-            proposals.proposals(shape, DIMENSION, True, near="scan"),
-            ("memories_warm_idx on memories m", "(memory_id = ANY ((InitPlan", near[1], *terms),
+            proposals.proposals(shape, DIMENSION, True, 1, proposals.Read()),
+            ("memories_warm_idx on memories m", "(memory_id = ANY ((InitPlan", near[-1], *terms),
         ),
         "large, read by facets": (
-            proposals.proposals(shape, DIMENSION, True, near="scan", index="facets"),
-            ("memory_facets_pkey on memory_facets f", "(memory_id = ANY ((InitPlan", near[1], *terms),
+            proposals.proposals(shape, DIMENSION, True, 1, proposals.Read("facets")),
+            ("memory_facets_pkey on memory_facets f", "(memory_id = ANY ((InitPlan", near[-1], *terms),
         ),
         "passing": (proposals.passing(shape), ("memories_pkey on memories m",)),
-        "probe": (proposals.probed(shape, DIMENSION), near[:1]),
+        "probe": (proposals.probed(shape, DIMENSION, walk.parts), near[:1]),
         "whole": (proposals.whole(shape, True, None), ("memories_warm_idx on memories m", terms[1])),
         "by facets": (
             proposals.whole(shape, True, "facets"),
@@ -158,13 +167,13 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
     }
     async with store.database.read(DEFAULT_TENANT_ID, ordered=True) as transaction:
         assert await transaction.fetch_value(sql("SELECT current_user")) == "mneme_app"
-        subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
         ids = [row["memory_id"] for row in await transaction.fetch(SOME, subject_id=subject_id)]
         words = ASKED.keywords.word_ids
         values = candidates.parameters(query, ASKED, now=NOW) | {
             "ids": ids[:10], "generation_id": 1, "large": [subject_id],
             "small_shared": [DEFAULT_TENANT_ID], "word_ids": words,
             "term_ids": [*words, *ASKED.keywords.gram_ids], "memories": float(ROWS_LARGE), "facets": [1],
+            "looks": "100",
         }  # fmt: skip
         for name, (statement, indexes) in wanted.items():
             if user_id != "large" and name not in EVERYWHERE:
@@ -195,7 +204,7 @@ async def test_a_selective_filter(store: Store, index: narrow.Index, generic: bo
             "large": [subject_id], "small_shared": [DEFAULT_TENANT_ID], "facets": [1], "memories": 1.0,
             "word_ids": [1], "term_ids": [1],
         }  # fmt: skip
-        read = proposals.proposals(shape, DIMENSION, True, near="scan", index=index)
+        read = proposals.proposals(shape, DIMENSION, True, 1, proposals.Read(index))
         for statement in (narrow._narrowest(shape), proposals.whole(shape, True, index), read):
             found = await plan(transaction, statement, values, generic=generic)
             assert wanted in found, found
@@ -205,16 +214,19 @@ async def test_a_selective_filter(store: Store, index: narrow.Index, generic: bo
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 @pytest.mark.parametrize("user_id", ["user-5", "large"])
 async def test_the_verdict_on_a_write(store: Store, user_id: str, generic: bool) -> None:
-    statement = judge._neighbours_statement(store.generation.generation_id, DIMENSION)
     values = {
         "tenant_id": DEFAULT_TENANT_ID, "numbers": [0], "users": [user_id], "agents": [None], "hashes": [b"x"],
         "keys": ["slot"], "embeddings": [halfvec(VECTOR)], "distances": [0.1], "counts": [3],
     }  # fmt: skip
     async with store.database.write(DEFAULT_TENANT_ID) as transaction:
-        found = await plan(transaction, statement, values, generic=generic)
-    for index in ("content_key", "slot_key", "warm_idx", "ann_g1"):
+        found = await plan(transaction, neighbours._near(1), values, generic=generic)
+        subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
+        part, values = part_of(subject_id), values | {"subjects": [subject_id]}
+        by_index = await plan(transaction, neighbours._near_by_index(1, DIMENSION, part), values, generic=generic)
+    for index in ("content_key", "slot_key", "warm_idx"):
         assert f"Index Scan using memories_{index} on memories" in found, found
-    assert not SEQUENTIAL.search(found), found
+    assert f"Index Scan using {ann_index(1, part)} on memories m" in by_index, by_index
+    assert not SEQUENTIAL.search(found + by_index), found
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.cli.bench import raw
 from app.cli.embedded import EmbeddedServer
+from app.indexes import PART, PARTS, part_of
 from app.language import keyword_query
 from app.wire import halfvec, register_codecs, sparsevec
 
@@ -46,12 +47,14 @@ EXACT: Final = f"""
         FROM (SELECT memory_id FROM measured WHERE product < 0 ORDER BY product LIMIT {ARM}) AS best
     ) {_FUSED}
 """
+# Of one part of the vector index.
 _NEAREST: Final = f"""
     SELECT memory_id, embedding::halfvec({raw.DIMENSION}) <=> $3::halfvec({raw.DIMENSION}) AS distance FROM memories
     WHERE tenant_id = $1 AND subject_id = $2 AND status = 'active' AND ann AND generation_id = 1
+      AND {PART.format("")} = {{part}}
     ORDER BY distance LIMIT {ARM}
 """
-BY_INDEX: Final = f"""
+_BY_INDEX: Final = f"""
     WITH near AS (
         SELECT memory_id, row_number() OVER (ORDER BY distance) AS place FROM ({_NEAREST}) AS nearest
     ), rare AS (
@@ -93,7 +96,7 @@ class Hybrid:
 
     connection: raw.Connection
     exact: Any
-    indexed: Any
+    indexed: Sequence[Any]  # by part of the vector index
     by_index: bool = False
 
     @staticmethod
@@ -103,13 +106,14 @@ class Hybrid:
         # Else the planner would now and then read and sort a subject instead of its vector index.
         await connection.execute(f"SET hnsw.ef_search = {ARM}; SET jit = off; SET enable_sort = off")
         await connection.execute("SET hnsw.iterative_scan = relaxed_order")  # the index is not the subject's alone
-        return Hybrid(connection, await connection.prepare(EXACT), await connection.prepare(BY_INDEX))
+        by_part = [await connection.prepare(_BY_INDEX.format(part=part)) for part in range(PARTS)]
+        return Hybrid(connection, await connection.prepare(EXACT), by_part)
 
     async def search(self, asked: Asked) -> list[Any]:
         """The best rows."""
         where = asked.tenant_id, asked.subject_id, asked.vector
         if self.by_index:
-            rows: list[Any] = await self.indexed.fetch(*where, asked.term_ids)
+            rows: list[Any] = await self.indexed[part_of(asked.subject_id)].fetch(*where, asked.term_ids)
         else:
             rows = await self.exact.fetch(*where, asked.words)
         return rows
@@ -124,7 +128,12 @@ class Hybrid:
                 took.append((perf_counter() - begin) * 1000)
         exact, indexed = (float(np.median(took)) for took in times.values())
         found = [
-            len(await self.connection.fetch(_NEAREST, one.tenant_id, one.subject_id, one.vector)) for one in questions
+            len(
+                await self.connection.fetch(
+                    _NEAREST.format(part=part_of(one.subject_id)), one.tenant_id, one.subject_id, one.vector
+                )
+            )
+            for one in questions
         ]
         self.by_index = min(found) == ARM and indexed < exact
         return {"exact ms": exact, "by index ms": indexed, f"found of {ARM}": min(found), "by index": self.by_index}

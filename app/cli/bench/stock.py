@@ -27,6 +27,7 @@ from app.cli.bench import raw, texts
 from app.cli.embedded import EmbeddedServer
 from app.clock import now
 from app.embed import EmbedConfig, load_embedder
+from app.indexes import ann_indexes
 from app.language import TOKENIZER_VERSION, KeywordVector, keyword_vector, word_ids
 from app.remember import content_hash
 from app.wire import halfvec, register_codecs, sparsevec
@@ -62,7 +63,7 @@ _INDEXES: Final = """
     SELECT format('DROP INDEX %s', indexrelid::regclass), pg_get_indexdef(indexrelid)
     FROM pg_index
     WHERE indrelid IN ('memories'::regclass, 'memory_terms'::regclass, 'memory_usage'::regclass)
-      AND NOT indisprimary AND indexrelid <> to_regclass('memories_ann_g1')
+      AND NOT indisprimary AND NOT starts_with(indexrelid::regclass::text, 'memories_ann_')
 """
 
 
@@ -109,7 +110,8 @@ async def _before(server: EmbeddedServer, database: str, tenant_id: UUID, lots: 
         subjects = [(tenant_id, subject_of(user), user, lot.large, now()) for lot in lots for user in lot.users]
         columns = ("tenant_id", "subject_id", "user_id", "ann", "created_at")
         await connection.copy_records_to_table("subjects", records=subjects, columns=columns)
-        await connection.execute("DROP INDEX memories_ann_g1; CREATE TABLE bench_indexes (back text)")
+        vector = ", ".join(ann_indexes(1, raw.DIMENSION))
+        await connection.execute(f"DROP INDEX {vector}; CREATE TABLE bench_indexes (back text)")
         for away, back in await connection.fetch(_INDEXES):
             await connection.execute("INSERT INTO bench_indexes VALUES ($1)", back)
             await connection.execute(away)
