@@ -59,10 +59,15 @@ async def check_target(depot: Depot, manifest: Manifest, url: str) -> None:
         await _refuse_missing_roles(connection, manifest, may_lack={APP_ROLE, WORKER_ROLE})
         if not await connection.fetchval("SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"):
             raise StartupRefused("this PostgreSQL has no pgvector: install it first", dependency=True)
-        there = await connection.fetchval(_DATABASE, make_url(url).database)
+        name = make_url(url).database
+        there, may_extend = await connection.fetchval(_DATABASE, name), await connection.fetchval(_MAY_EXTEND)
     if there:
         async with plain_connection(url) as connection:
             await _refuse_filled(connection)
+            may_extend = may_extend or await connection.fetchval(_EXTENDED)
+    if not may_extend:
+        place = "the database" if there else "the new database"
+        raise StartupRefused(f"an administrator must first run `CREATE EXTENSION vector` in {place} {name}")
 
 
 async def erase_again(url: str, erased: Sequence[tuple[UUID, UUID]]) -> int:
@@ -213,6 +218,12 @@ async def _drop_old(connection: Any, now: datetime) -> None:
 
 
 _DATABASE: Final = "SELECT count(*) FROM pg_database WHERE datname = $1"
+_EXTENDED: Final = "SELECT count(*) FROM pg_extension WHERE extname = 'vector'"
+# Of an extension that is not marked as trusted only a superuser makes use.
+_MAY_EXTEND: Final = """
+SELECT r.rolsuper OR EXISTS (SELECT FROM pg_available_extension_versions WHERE name = 'vector' AND trusted)
+FROM pg_roles r WHERE r.rolname = current_user
+"""
 _HOW_MANY_TABLES: Final = """
 SELECT count(*) FROM pg_class c
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')

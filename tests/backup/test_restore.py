@@ -101,9 +101,12 @@ async def test_a_backup_of_an_old_server_comes_back_on_a_clean_new_one(
     await backups.verify(made.backup, now=MOMENT)  # as the backup role, in a clone of the scratch database
 
     target = clean_server.url(OWNER, "mneme")
-    with pytest.raises(StartupRefused, match="administrator must first run `CREATE EXTENSION vector`"):
-        await backups.restore_all(made, target)
+    needed = "administrator must first run `CREATE EXTENSION vector`"
+    for attempt in (backups.check_target, backups.restore_all, backups.check_target):  # without the database, with it
+        with pytest.raises(StartupRefused, match=needed):
+            await attempt(made, target)
     await asyncio.to_thread(administer, clean_server.url(embedded.SUPERUSER, "mneme"), "CREATE EXTENSION vector")
+    await backups.check_target(made, target)
     assert await backups.restore_all(made, target) == 0  # compares counts, walls and searches itself
 
     await asyncio.to_thread(schema.create_login, target, schema.LOGIN_ROLE)
