@@ -48,7 +48,7 @@ class Policy:
 
     def quota_line(self, quota: int) -> int:
         """How many memories are not too many; 0: any number."""
-        return int(quota * self.rules["over_capacity"]["share"])
+        return max(1, int(quota * self.rules["over_capacity"]["share"])) if quota else 0
 
 
 def policy_of(own: Mapping[str, Any], config: ForgetConfig) -> Policy:

@@ -69,6 +69,13 @@ def _closed(alias: str) -> str:
 
 
 _ACTIVE: Final = "m.status = 'active' AND NOT m.pinned"
+# What came back is as old as its return; the others reckon from updated_at or a due date, which a return sets anew.
+_RETURNED_SINCE: Final = """(
+        SELECT e.event_id FROM memory_events e
+        WHERE e.tenant_id = m.tenant_id AND e.subject_id = m.subject_id AND e.memory_id = m.memory_id
+          AND e.action = 'restored' AND e.created_at >= :before
+        LIMIT 1
+    )"""
 
 RULES: Final = MappingProxyType(
     {
@@ -154,7 +161,7 @@ RULES: Final = MappingProxyType(
                 },
                 f"""
                 {_ACTIVE} AND m.importance < 3 AND m.importance < cast(:importance AS real)
-                AND u.access_count < cast(:uses AS float8) AND m.created_at < :before
+                AND u.access_count < cast(:uses AS float8) AND m.created_at < :before AND {_RETURNED_SINCE} IS NULL
                 """,
                 "coalesce(u.last_accessed_at, m.created_at)",
                 lambda numbers, now: (

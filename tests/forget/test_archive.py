@@ -52,6 +52,18 @@ async def test_a_run_is_undone_as_a_whole(store: Store) -> None:
     assert await store.sweep(now=LATER) == {ids["superseded"]: "superseded"}, "the others have begun anew"
 
 
+async def test_what_a_quota_took_is_left_alone_after_its_return_as_long_as_a_new_one(store: Store) -> None:
+    """Though its user has as much as before, and it was written as long ago."""
+    await put_policy(store.database, store.tenant_id, {"subject_quota": 2}, CONFIG)
+    await store.add()
+    ids = [await store.add(importance=1.5, created_at=days_ago(age), updated_at=days_ago(age)) for age in (40, 50)]
+    assert set(await store.sweep()) == set(ids)
+    await restore(store.database, store.caller, ids[0], now=LATER)
+    await undo_run(store.database, store.tenant_id, await run_id_of(store, ids[1]), actor="t", now=LATER)
+    assert await store.sweep(now=LATER + timedelta(days=29)) == {}
+    assert set(await store.sweep(now=LATER + timedelta(days=31))) == set(ids)
+
+
 async def test_one_memory_comes_back_by_the_verb_of_all_restores(store: Store) -> None:
     memory_id = await store.add(importance=1.0, updated_at=days_ago(8), expires_at=days_ago(1))
     await store.sweep()

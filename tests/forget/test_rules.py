@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from app.database import sql
 from app.errors import Invalid
 from app.forget import RULES, forget, place_hold, put_policy, read_policy
+from app.forget.policy import policy_of
 from app.kinds import KINDS
 from tests.forget.conftest import CONFIG, NOON, Store, days_ago
 
@@ -113,6 +114,12 @@ async def test_too_many_memories_the_least_recently_used_go_until_it_is_enough(s
     assert await store.sweep() == {}
     await put_policy(store.database, store.tenant_id, {"subject_quota": 0, "tenant_quota": 10}, CONFIG)
     assert await store.sweep() == {wang: "over_capacity"}, "of the whole tenant, least recently used first"
+
+
+@pytest.mark.parametrize(("quota", "share", "line"), [(0, 0.8, 0), (1, 0.8, 1), (5, 0.1, 1), (10, 0.8, 8), (10, 1, 10)])
+def test_the_smallest_quota_is_a_quota(quota: int, share: float, line: int) -> None:
+    policy = policy_of({"rules": {"over_capacity": {"numbers": {"share": share}}}}, CONFIG)
+    assert policy.quota_line(quota) == line
 
 
 async def test_no_two_rules_take_one_memory_and_the_first_of_the_table_has_it(store: Store) -> None:
