@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from app.extract import asks
-from app.remember.cues import CUES, Kind, either
+from app.remember.cues import CUES, Kind, rows
 from app.remember.endings import employed, names_another, not_since_when, plain
 from app.remember.statement import REMEMBERED_TEXTS, Statement, statement
 from app.remember.twins import leftover, missing
-from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR, STATES
+from app.remember.wording import NEGATION, PREFERENCES, STANDS_FOR, STATES, Either
 
 Reason = Literal["update_words", "opposite"]
 MOST_WORDS: Final = 24
@@ -68,20 +68,18 @@ _VERSION = re.compile(r"\bv?\d+(?:\.\d+)+\b")
 _AGAINST = sorted(
     PREFERENCES.DISLIKING | {word for word, first in STANDS_FOR.items() if first in PREFERENCES.DISLIKING}
 )
-_DISLIKING = re.compile(
-    "|".join(word for word in _AGAINST if not word.isascii())
-    + r"|\b(?:"
-    + "|".join(re.sub("e$", "(?:e|ing)", word) for word in _AGAINST if word.isascii())
-    + ")"
+_DISLIKING = Either(
+    *(word for word in _AGAINST if not word.isascii()),
+    r"\b(?:" + "|".join(re.sub("e$", "(?:e|ing)", word) for word in _AGAINST if word.isascii()) + ")",
 )
 _STATE_WORDS = sorted(word for row in STATES for side in row for word in side)
-_STATES = re.compile(
-    "|".join(word for word in _STATE_WORDS if not word.isascii())
-    + r"|\b(?:"
+_STATES = Either(
+    *(word for word in _STATE_WORDS if not word.isascii()),
+    r"\b(?:"
     + "|".join(re.sub("i$", "(?:y|i)", word) for word in _STATE_WORDS if word.isascii())
-    + r")(?:e|d|s|ed|es|ing|al)?\b"
+    + r")(?:e|d|s|ed|es|ing|al)?\b",
 )
-_ANY_CUE = re.compile(re.sub(r"[(][?]P<[a-z_]+>", "(?:", either(CUES)))
+_ANY_CUE = Either(*(re.sub(r"[(][?]P<[a-z_]+>", "(?:", row) for row in rows(CUES)))
 _PIECE = re.compile("[\u3400-\u9fff]|[a-z0-9']+")
 _SAYING_WHEN: Final = frozenset(
     ["got", "get", "just", "last", "week", "month", "year", "yesterday", "刚", "刚刚", "昨天", "去年", "上周", "上个月"]

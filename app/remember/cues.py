@@ -26,13 +26,13 @@ class Cue:
 
     @cached_property
     def words(self) -> re.Pattern[str]:
-        return re.compile(either([self]))
+        return re.compile("|".join(rows([self])))
 
 
-def either(cues: Sequence[Cue]) -> str:
-    """Any of these cues as one pattern; English ones together, so that what begins no word is passed over at once."""
+def rows(cues: Sequence[Cue]) -> list[str]:
+    """The patterns of these cues; English ones are one, so that what begins no word is passed over at once."""
     english = "|".join(cue.english for cue in cues if cue.english)
-    return "|".join([*(cue.anywhere for cue in cues if cue.anywhere), *([rf"\b(?:{english})"] if english else [])])
+    return [*(cue.anywhere for cue in cues if cue.anywhere), *([rf"\b(?:{english})"] if english else [])]
 
 
 _PART: Final = "[^，。；,;]"

@@ -111,7 +111,7 @@ KIN_AND_ROLES: Final = _words(
     friend neighbor neighbour roommat teacher student client man woman men women boy girl
     """
 )
-CUT_OUT: Final = "父亲|母亲|妻子|丈夫|老爸|老妈|老师|讲师|用户|我们|咱们|你们|您们|(?<!自)我|你|您"
+CUT_OUT: Final = "父亲|母亲|妻子|丈夫|老爸|老妈|老师|讲师|用户|我们|咱们|你们|您们|我(?<!自我)|你|您"
 
 PERSONS: Final = {
     **dict.fromkeys(_words("我 我们 咱们 咱 i my me we our us mine 用户 user"), "@1"),
@@ -202,6 +202,21 @@ UNITS: Final = {
 }  # fmt: skip
 
 
+class Either:
+    """A choice of patterns of both languages; a text in ASCII is searched only for those that it can hold.
+
+    Each pattern that is not in ASCII needs one of its Chinese characters to be found."""
+
+    __slots__ = ("_ascii", "_whole")
+
+    def __init__(self, *patterns: str) -> None:
+        self._whole = re.compile("|".join(patterns))
+        self._ascii = re.compile("|".join(filter(str.isascii, patterns)))
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return (self._ascii if text.isascii() else self._whole).search(text)
+
+
 class Preferences:
     """Verbs of liking and disliking, and whether a sentence likes, dislikes, or merely states what it states."""
 
@@ -212,6 +227,8 @@ class Preferences:
         " haven hadn"
     )
 
+    _TURNING: Final = LIKING | DISLIKING | NEGATING
+
     def turn(self, words: tuple[str, ...], negations: int) -> bool:
         """Whether a sentence with these words and so many negations is for what it speaks of."""
         against = any(word in self.DISLIKING for word in words)
@@ -219,8 +236,7 @@ class Preferences:
 
     def without(self, words: Iterable[str]) -> list[str]:
         """The words that neither prefer nor deny."""
-        turning = self.LIKING | self.DISLIKING | self.NEGATING
-        return [word for word in words if word not in turning]
+        return [word for word in words if word not in self._TURNING]
 
 
 PREFERENCES: Final = Preferences()

@@ -241,3 +241,5 @@ def test_first_looks_spare_work_and_change_no_verdict(new: str, old: str) -> Non
         assert overrules(new, old) == verdict
     folded = statement(new).folded
     assert bool(conflict._ANY_CUE.search(folded)) == any(cue.words.search(folded) for cue in CUES)
+    for pattern in (conflict._ANY_CUE, conflict._DISLIKING, conflict._STATES):  # an ASCII text and one that is none
+        assert (pattern.search(folded) is None) == (pattern.search(f"。 {folded}") is None)

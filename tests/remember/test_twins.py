@@ -1,9 +1,12 @@
 """R08: near is not same. The verdict is a table; each row is a pair that a cosine alone would merge, or should."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.remember.statement import Statement
 from app.remember.twins import Verdict, compare
 
 DIFFERENT = [
@@ -138,3 +141,10 @@ def test_r08_a_merge_keeps_the_text_that_says_more(new: str, old: str) -> None:
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_a_disagreement_is_one_from_both_sides(left: str, right: str) -> None:
     assert (compare(left, right) == "different") == (compare(right, left) == "different")
+
+
+@given(st.text("ab1-_.@ é中", max_size=12))
+def test_codes_are_runs_with_letters_and_digits_or_connectors(text: str) -> None:
+    said = Statement(text)
+    anywhere = re.findall(r"[a-z]+\d[a-z0-9]*|\d+[a-z][a-z0-9]*|[a-z0-9]+(?:[-_.@][a-z0-9]+)+", said.folded)
+    assert said.codes == frozenset(anywhere)
