@@ -91,10 +91,10 @@ class Link(NamedTuple):
 
 
 class Draft:
-    """A memory on its way into the tables: identity and keywords are fixed, verdict and vector come later."""
+    """A memory on its way into the tables: identity is fixed, verdict and vector come later."""
 
     __slots__ = (
-        "_embedding", "actor", "content_hash", "in_review", "keywords", "large", "links", "memory_id", "new",
+        "_embedding", "_keywords", "actor", "content_hash", "in_review", "large", "links", "memory_id", "new",
         "new_subject", "now", "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status",
         "subject_id", "twin_id", "windows", "woken",
     )  # fmt: skip
@@ -106,7 +106,7 @@ class Draft:
         self.woken = False  # whether it is judged again because it was cold
         self.memory_id: UUID = new_id()
         self.content_hash = content_hash(new.content)
-        self.keywords: KeywordVector = keyword_vector(new.content)
+        self._keywords: KeywordVector | None = None
         self.windows: Any = None  # float32 (windows, dimension) or None while pending
         self._embedding: bytes | None = None
         self.subject_id: UUID | None = None
@@ -138,9 +138,17 @@ class Draft:
         return self._embedding
 
     @property
+    def keywords(self) -> KeywordVector:
+        """Its words and their weights, made when they are first asked for: only what is stored needs them."""
+        if self._keywords is None:
+            self._keywords = keyword_vector(self.new.content)
+        return self._keywords
+
+    @property
     def true_since(self) -> datetime:
         """When what it says happened, or was said: what happens later is a plan of that moment."""
-        return min(self.new.event_at or self.stated_at, self.stated_at)
+        happened, stated = self.new.event_at, self.stated_at
+        return stated if happened is None or happened > stated else happened
 
     @property
     def late(self) -> bool:

@@ -63,7 +63,7 @@ class Request:
     @property
     def locks(self) -> frozenset[int]:
         tenant_id = self.caller.tenant_id
-        locks = {subject_lock(tenant_id, item.user_id) for item in self.items}
+        locks = {subject_lock(tenant_id, user_id) for user_id in {item.user_id for item in self.items}}
         if self.idempotency is not None:
             locks.add(key_lock(tenant_id, self.idempotency))
         return frozenset(locks)
@@ -172,6 +172,7 @@ class Rememberer:
             request.begin()
         drafts = [draft for request in new for draft in request.kept]
         if drafts:
+            asyncio.get_running_loop().call_soon(_weigh, drafts)  # done while the database looks for neighbours
             await judge(transaction, tenant_id, drafts, self.generation, self.config)
         stored = iter(await store(transaction, tenant_id, drafts, self.generation.generation_id))
         keep: list[tuple[Idempotency, Answer, datetime]] = []
@@ -204,6 +205,11 @@ class Rememberer:
     async def _replay(self, caller: Caller, idempotency: Idempotency) -> Answer | None:
         async with self.database.read(caller.tenant_id) as transaction:
             return await stored_answer(transaction, caller, idempotency)
+
+
+def _weigh(drafts: Sequence[Draft]) -> None:
+    for draft in drafts:
+        draft.keywords  # noqa: B018 - made by asking
 
 
 def _draft(item: NewMemory, actor: str, now: datetime) -> Draft:
