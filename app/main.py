@@ -67,6 +67,8 @@ ROUTERS: Final = (  # the busiest first
 FOLLOW_SECONDS: Final = 2.0
 """How often a process looks which generation of vectors it is to serve."""
 
+YOUNG_OBJECTS: Final = 10_000
+"""New objects after which cycles are looked for; Python's own 700 are made by every few memories of a batch."""
 RETRY_SECONDS: Final = 30.0
 LONGEST_REQUEST_SECONDS: Final = 60.0
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
@@ -291,6 +293,7 @@ async def _serve(settings: Settings, shared_port: bool) -> None:
     async with follow(app, settings) as services:
         gc.collect()
         gc.freeze()  # what lives as long as the process need not be visited by every full garbage collection
+        gc.set_threshold(YOUNG_OBJECTS)
         config = uvicorn.Config(
             app,
             lifespan="off",

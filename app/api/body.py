@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope
 from app.errors import Malformed, TooLarge, UnsupportedMedia
 
 LONGEST_IDENTIFIER: Final = 255
-_STRINGS_AND_KEYS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')
+_STRINGS_AND_KEYS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(\s*+:)?')
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)?")
 
 

@@ -18,6 +18,7 @@ from app.embed.embedder import Kind, Vectors
 from app.embed.models import ModelSpec
 
 _PIECES: Final = re.compile(r"[a-z0-9]+|[^\W_a-z0-9]")
+_ASCII_PIECES: Final = re.compile(r"[a-z0-9]+")  # the same rule, twice as fast
 ENTRIES_PER_GRAM: Final = 4
 REMEMBERED_GRAMS: Final = 1 << 16
 Gram = str | tuple[str, str]
@@ -37,7 +38,7 @@ class HashingEngine:
 
     def count_tokens(self, text: str) -> int:
         """Words and single Chinese characters."""
-        return len(_PIECES.findall(text.lower()))
+        return len(_pieces(text))
 
     async def encode(self, texts: Sequence[str], kind: Kind) -> list[Vectors]:
         """Return one window for each text; computed in place, a thread would cost more."""
@@ -46,11 +47,16 @@ class HashingEngine:
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:
         sums = _sums(texts, self.spec.dimension)
-        signed = sums[:, : self.spec.dimension] - sums[:, self.spec.dimension :]
-        vectors: Vectors = np.copysign(np.sqrt(np.abs(signed)), signed).astype(np.float32)
+        signed = (sums[:, : self.spec.dimension] - sums[:, self.spec.dimension :]).astype(np.float32)
+        vectors: Vectors = np.copysign(np.sqrt(np.abs(signed)), signed)
         found = np.logical_or.reduce(signed, axis=1)
         vectors[~found, 0] = 1.0  # opposite entries met; vanishingly rare, but never a zero vector
         return vectors
+
+
+def _pieces(text: str) -> list[str]:
+    text = text.lower()
+    return (_ASCII_PIECES if text.isascii() else _PIECES).findall(text)
 
 
 def _sums(texts: Sequence[str], dimension: int) -> NDArray[np.intp]:
@@ -59,7 +65,7 @@ def _sums(texts: Sequence[str], dimension: int) -> NDArray[np.intp]:
     found: list[bytes] = []
     sizes: list[int] = []
     for text in texts:
-        pieces = _PIECES.findall(text.lower()) or [text]
+        pieces = _pieces(text) or [text]
         found += map(of_piece, pieces)
         found += map(of_pair, pairwise(pieces))
         sizes.append(2 * len(pieces) - 1)
