@@ -110,13 +110,12 @@ def proposals(shape: Shape, dimension: int, own_is_large: bool, times: int, near
         ), worded AS MATERIALIZED (
             SELECT m.memory_id, {record(shape)} AS packed
             FROM (
-                SELECT t.subject_id, t.memory_id, sum(rare.weight) AS weight
+                SELECT t.memory_id, sum(rare.weight) AS weight
                 FROM rare JOIN memory_terms t ON t.term_id = rare.term_id
                 WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
-                GROUP BY t.subject_id, t.memory_id ORDER BY weight DESC, t.memory_id DESC
+                GROUP BY t.memory_id ORDER BY weight DESC, t.memory_id DESC
             ) AS ranked
-            JOIN memories m ON m.tenant_id = :tenant_id AND m.subject_id = ranked.subject_id
-                 AND m.memory_id = ranked.memory_id
+            JOIN memories m ON {_HERE} AND m.memory_id = ranked.memory_id
             WHERE ranked.memory_id NOT IN (SELECT near.memory_id FROM near) AND {alive(shape)} AND ({matching(shape)})
             ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED * times}
         ), latest AS (
