@@ -35,14 +35,14 @@ class Change:
     value: Statement
 
 
-ADDED: Final = re.compile(
-    r"也(?<!再也)|还(?!是|没)|又|另外|同时|兼|除了|以及|而且|并且|第二|另一|新增|多了|加了"
-    r"|\b(?:also|too|as well|in addition|besides|another|second|plus|both|additionally)\b"
+ADDED: Final = Either(
+    r"也(?<!再也)|还(?!是|没)|又|另外|同时|兼|除了|以及|而且|并且|第二|另一|新增|多了|加了",
+    r"\b(?:also|too|as well|in addition|besides|another|second|plus|both|additionally)\b",
 )
-DOUBT: Final = re.compile(
-    r"[?？]|吗|如果|要是|可能|也许|打算|计划|准备|考虑|想(?!起)|希望|应该|好像|据说|听说|差点|要不要|能不能|会不会|是否"
-    r"|\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w* to|hop\w+"
-    r"|should|could|would|whether|almost|think\w*)\b"
+DOUBT: Final = Either(
+    "？|吗|如果|要是|可能|也许|打算|计划|准备|考虑|想(?!起)|希望|应该|好像|据说|听说|差点|要不要|能不能|会不会|是否",
+    r"\?|\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w* to|hop\w+"
+    r"|should|could|would|whether|almost|think\w*)\b",
 )
 """What is asked, wished or guessed has not changed anything."""
 _RESIDENCE = re.compile(

@@ -92,7 +92,9 @@ class Statement:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        spelt = _CLITIC.sub(lambda found: _SPELT[found[1]], fold(text))
+        spelt = fold(text)
+        if "'" in spelt:
+            spelt = _CLITIC.sub(lambda found: _SPELT[found[1]], spelt)
         self.folded = _MEASURE.sub(lambda found: f" {UNITS.get(found[1], found[1])} ", spelt)
 
     @_Part
@@ -108,7 +110,7 @@ class Statement:
         said = self.folded
         if "不" in said or "没" in said:
             said = EITHER_WAY.sub("?", said)
-        return len(NEGATION.findall(said))
+        return NEGATION.count(said)
 
     @_Part
     def endings(self) -> int:

@@ -125,6 +125,26 @@ ASKING: Final = {
     "吗": "?if", "是不是": "?if", "能不能": "?if", "whether": "?if",
 }  # fmt: skip
 
+
+class Either:
+    """A choice of patterns of both languages; a text in ASCII is searched only for those that it can hold.
+
+    Each pattern that is not in ASCII needs one of its Chinese characters to be found."""
+
+    __slots__ = ("_ascii", "_whole")
+
+    def __init__(self, *patterns: str) -> None:
+        self._whole = re.compile("|".join(patterns))
+        self._ascii = re.compile("|".join(filter(str.isascii, patterns)))
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return (self._ascii if text.isascii() else self._whole).search(text)
+
+    def count(self, text: str) -> int:
+        """How often one is found."""
+        return len((self._ascii if text.isascii() else self._whole).findall(text))
+
+
 # What stands before a word is looked at behind it: a choice whose rows begin with letters is four times faster.
 ENDING: Final = re.compile(
     r"离职|辞职|辞去|离开|被裁|被辞退|退休|注销|退订|戒(?![指备律尺])|搬[离出]"
@@ -134,11 +154,11 @@ ENDING: Final = re.compile(
 """What says that something is over: whoever left Acme does not say what one says who works there."""
 BUT: Final = "过(?![敏期夜审户问])"
 """Behind 不: 不过 is "but", and 不过敏 is "not allergic"."""
-NEGATION: Final = re.compile(
+NEGATION: Final = Either(
     r"别(?<![差特分区性级告识判个类辨送离惜]别)(?![人的墅名称致扭号])"
     rf"|不(?<!无不)(?!仅|但|断|同|错|久|管|论|只|{BUT}|少|得不|好意思|客气|用谢)|没(?!关系|事)|无(?!论|锡|线|人机|敌|印)"
-    r"|非(?!常|洲|诚|得)|未(?!来|必)|勿|莫(?!名)|禁止|拒绝|取消|n't\b"
-    r"|\b(?:not?|cannot|never|without|none|nobody|nothing|neither|nor|refuses?d?|cancell?(?:s|ed)?|stop(?:s|ped)?|quit)\b"
+    r"|非(?!常|洲|诚|得)|未(?!来|必)|勿|莫(?!名)|禁止|拒绝|取消",
+    r"n't\b|\b(?:not?|cannot|never|without|none|nobody|nothing|neither|nor|refuses?d?|cancell?(?:s|ed)?|stop(?:s|ped)?|quit)\b",
 )
 EITHER_WAY: Final = re.compile(r"([\u4e00-\u9fff])[不没]\1|有没有|[吗么]?不[?？]|没有?[?？吗]?$|不$")
 """Questions that only look negated: 好不好, 有没有, 去不?"""
@@ -200,21 +220,6 @@ STATES: Final = tuple(
 UNITS: Final = {
     "cm": "厘米", "公分": "厘米", "mm": "毫米", "km": "公里", "千米": "公里", "kg": "公斤", "千克": "公斤", "m": "米",
 }  # fmt: skip
-
-
-class Either:
-    """A choice of patterns of both languages; a text in ASCII is searched only for those that it can hold.
-
-    Each pattern that is not in ASCII needs one of its Chinese characters to be found."""
-
-    __slots__ = ("_ascii", "_whole")
-
-    def __init__(self, *patterns: str) -> None:
-        self._whole = re.compile("|".join(patterns))
-        self._ascii = re.compile("|".join(filter(str.isascii, patterns)))
-
-    def search(self, text: str) -> re.Match[str] | None:
-        return (self._ascii if text.isascii() else self._whole).search(text)
 
 
 class Preferences:

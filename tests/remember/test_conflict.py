@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.remember import conflict
-from app.remember.conflict import cued, denies, overrules
+from app.remember.conflict import ADDED, DOUBT, cued, denies, overrules
 from app.remember.cues import CUES
 from app.remember.statement import statement
+from app.remember.wording import NEGATION
 
 # The older statement, then the newer one.
 OVERRULED = [
@@ -241,5 +242,5 @@ def test_first_looks_spare_work_and_change_no_verdict(new: str, old: str) -> Non
         assert overrules(new, old) == verdict
     folded = statement(new).folded
     assert bool(conflict._ANY_CUE.search(folded)) == any(cue.words.search(folded) for cue in CUES)
-    for pattern in (conflict._ANY_CUE, conflict._DISLIKING, conflict._STATES):  # an ASCII text and one that is none
-        assert (pattern.search(folded) is None) == (pattern.search(f"。 {folded}") is None)
+    for pattern in (ADDED, DOUBT, NEGATION, conflict._ANY_CUE, conflict._DISLIKING, conflict._STATES):
+        assert (pattern.search(folded) is None) == (pattern.search(f"。 {folded}") is None)  # which is not in ASCII
