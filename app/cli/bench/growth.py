@@ -33,7 +33,9 @@ EXACT_ROWS: Final = RecallConfig().exact_scan_rows
 NEAREST_ASKED: Final = 50  # questions whose nearest are compared with the truth
 OWN_ROWS: Final = 100_000  # memories of the subject whose vectors are those of its texts
 PLAIN_WAYS: Final = "ways of the plain statement: median of one search"
-NOT_HELD: Final = {("recall", "resident_mb"): "0"}
+# Fifty at once upon files that nobody has read since the start: they wait for each other instead of being refused.
+PATIENT: Final = {("database", "pool_timeout_seconds"): "60"}
+NOT_HELD: Final = {**PATIENT, ("recall", "resident_mb"): "0"}
 HASHING: Final = EmbedConfig(provider="hashing")
 BUNDLED: Final = EmbedConfig()
 BUNDLED_ROWS: Final = 10_000
@@ -62,7 +64,7 @@ def search_as_they_grow(
     sizes, many = _sizes(rows), _many(rows)
     alone = ground.store(server, "alone", [Lot(("alone",), rows // len(many))], HASHING, directory)
     grown = _grown(server, directory, rows)
-    with service.running(server, grown, directory, "hashing", processes) as running, _runner() as runner:
+    with service.running(server, grown, directory, "hashing", processes, PATIENT) as running, _runner() as runner:
         for count in sizes:
             runner.run(_one_size(running, size, _user(count), count, report))
     with (
