@@ -1,6 +1,8 @@
 """The tree of commands, and the one place where a refusal becomes a message and an exit code."""
 
+import signal
 import sys
+import threading
 from importlib.metadata import version
 from typing import Annotated
 
@@ -56,7 +58,14 @@ def root(show_version: Annotated[bool, typer.Option("--version", help="Print the
 
 
 def run() -> None:
-    """Run the command line; StartupRefused and VerificationFailed end with their exit code, other refusals with 1."""
+    """Run the command line; StartupRefused and VerificationFailed end with their exit code, other refusals with 1.
+
+    SIGTERM and SIGHUP end a command as Ctrl-C does, so that it stops the servers it started and removes its folders.
+    """
+    if threading.current_thread() is threading.main_thread():  # else signals are for whoever called
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.default_int_handler)
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # what is printed is the answer
     try:
         app()

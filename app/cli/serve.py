@@ -41,9 +41,6 @@ def serve(supervised: SupervisedOption = False, sibling: SiblingOption = False) 
 def _serve_by_several(settings: Settings) -> None:
     """Keep `api.processes` processes running until SIGTERM or SIGINT; raises StartupRefused."""
     bind(settings.api.host, settings.api.port).close()  # of another program's port the children would hear nothing
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="mneme-metrics-") as directory:
         environment = os.environ | {telemetry.SHARED_DIRECTORY: directory}
         children: list[Child] = []

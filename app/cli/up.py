@@ -7,7 +7,6 @@ dies is started again with a growing delay; one that refuses its configuration, 
 import contextlib
 import fcntl
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -30,9 +29,6 @@ BACKUP_URL = variable(("backup", "database_url"))
 def up() -> None:
     """Start database, API and worker on this machine and keep them running; Ctrl-C stops them."""
     settings = load_settings()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, signal.default_int_handler)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     try:
         with (

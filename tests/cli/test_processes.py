@@ -16,7 +16,7 @@ from app.cli import embedded, schema
 from tests.cli.test_up import free_ports
 from tests.conftest import TEMPLATE, administer
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 
 
 @pytest.fixture

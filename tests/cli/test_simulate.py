@@ -1,5 +1,10 @@
 """mneme simulate: a tiny year through the command's own code, its known truth, and its picture."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,3 +92,24 @@ def test_every_customer_asks_in_the_own_tongue_and_the_first_ones_most() -> None
 )
 def test_shares(places: Sequence[int | None], most: int, share: float | None) -> None:
     assert share_within(places, most) == share
+
+
+def test_told_to_end_it_stops_its_server_and_leaves_nothing(passable_directory: Path) -> None:
+    """As every command does that starts one: eval, bench."""
+    told = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "simulate", "--subjects", "2", "--writes", "40"],
+        env=os.environ | {"TMPDIR": str(passable_directory)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        marks = "mneme-simulate-*/postgres/postmaster.pid"
+        while not (found := list(passable_directory.glob(marks))) or "ready" not in found[0].read_text():
+            assert told.poll() is None
+            time.sleep(0.1)
+        server = int(found[0].read_text().split()[0])
+        told.send_signal(signal.SIGTERM)
+        assert told.wait(60) == 130
+    finally:
+        told.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+    assert list(passable_directory.glob("mneme-simulate-*")) == []

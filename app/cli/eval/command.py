@@ -66,7 +66,11 @@ async def _all(url: str, folders: Sequence[Path], most_queries: int | None, *, q
                 retrieval = read_set(folder, most_queries)
                 total = len(retrieval.memories) + len(retrieval.questions)
                 task = progress.add_task(retrieval.name, total=total)
-                outcomes.append(await evaluate_set(api, retrieval, run, partial(progress.advance, task)))
+                outcome = await evaluate_set(api, retrieval, run, partial(progress.advance, task))
+                outcomes.append(outcome)
+                if not quiet:  # in a log, so that an hour's figures are not lost with its last minute
+                    figures = (f"{arm} {measured.ndcg_10:.3f}" for arm, measured in outcome.measures.items())
+                    console.print(f"{outcome.name}: nDCG@10 {', '.join(figures)}")
     return outcomes
 
 
