@@ -93,7 +93,7 @@ class JobsConfig(BaseModel, extra="forbid"):
     )
     jitter_seconds: float = Field(300.0, ge=0, description="A job of the night begins up to so much later.")
     budget_seconds: float = Field(7200.0, gt=0, description="After so long a job leaves the rest for the next time.")
-    rest: float = Field(1.0, ge=0, description="Pause of the clean-up after each batch, in times the duration of that.")
+    rest: float = Field(2.0, ge=0, description="Pause of the clean-up after each batch, in times the duration of that.")
 
     @field_validator("timezone")
     @classmethod
