@@ -192,6 +192,8 @@ class Runner:
         error = work.exception()
         rows = 0 if error is not None else work.result()
         failure = None if error is None else type(error).__name__
+        if rows and not errand.counts:  # of a job with nothing to tell apart, whoever reads the errand learns how much
+            errand.counts["rows"] = rows
         await self.runs.finish(turn, {"rows": rows, **errand.counts}, failure)
         if error is not None:
             raise error

@@ -20,6 +20,12 @@ from workers.jobs import JOBS
 
 __all__ = ["configured", "mneme"]  # fixtures
 
+OLD_ANSWERS = sql("""
+    INSERT INTO idempotency_keys (tenant_id, scope, key, fingerprint, status, response, created_at)
+    SELECT :tenant_id, 'test', 'old ' || number, decode(repeat('00', 32), 'hex'), 201, '', now() - interval '2 days'
+    FROM generate_series(1, 2) AS number
+""")
+
 
 async def run(mneme: Run, *arguments: str) -> Ended:
     """The command in a thread: it has an event loop of its own."""
@@ -113,6 +119,15 @@ def test_wrong_usage_ends_with_2(mneme: Run, configured: None, arguments: tuple[
     ended = mneme("jobs", "run", *arguments)
     assert ended.code == 2
     assert said in ended.err
+
+
+async def test_a_job_that_only_counts_says_how_much_it_did(mneme: Run, configured: None, store: Store) -> None:
+    async with store.database.write(store.tenant_id) as transaction:
+        await transaction.execute(OLD_ANSWERS, tenant_id=store.tenant_id)
+    did, again = [await run(mneme, "jobs", "run", "idempotency", "--once") for _ in range(2)]
+    assert (did.code, again.code) == (0, 0)
+    assert "idempotency: rows " in did.err
+    assert "nothing to do" in again.err
 
 
 def test_nothing_is_undone_for_an_unknown_tenant(mneme: Run, configured: None) -> None:
