@@ -73,21 +73,25 @@ def start(directory: Path, timeout_seconds: float = 180.0) -> EmbeddedServer:
     Raises StartupRefused when PostgreSQL refuses, or does not answer within `timeout_seconds`.
     """
     directory = directory.expanduser().resolve()
-    deadline = time.monotonic() + timeout_seconds
+    deadline, started = time.monotonic() + timeout_seconds, False
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with _exclusive(directory.with_name(f"{directory.name}.lock")):
             account = _account(directory)
             if not (directory / "PG_VERSION").exists():
                 _initialise(directory, account)
-            started, sockets = False, None
+            sockets = None
             while sockets is None:  # a server that was killed a moment ago still looks alive, but does not answer
                 if postmaster(directory) is None:
-                    _launch(directory, account, deadline)
                     started = True
+                    _launch(directory, account, deadline)
                 sockets = _wait_until_it_answers(directory, deadline)
     except PermissionError as error:
         raise StartupRefused(f"{error.filename} belongs to another user than {getpass.getuser()}") from error
+    except KeyboardInterrupt:
+        if started:  # and whoever asked for it was not told
+            stop(directory)
+        raise
     return EmbeddedServer(directory, sockets, started)
 
 
