@@ -24,6 +24,8 @@ BEGIN
     SELECT dimension INTO STRICT dimensions FROM embedding_generations WHERE generation_id = generation;
     IF to_regclass(format('memories_ann_g%s', generation)) IS NULL AND dimensions <= 4000 THEN
         FOR part IN 0..{PARTS - 1} LOOP
+            -- Looked for by name: CREATE INDEX IF NOT EXISTS waits for all writers before it finds that there is one.
+            CONTINUE WHEN to_regclass(format('memories_ann_g%s_p%s', generation, part)) IS NOT NULL;
             EXECUTE format(
                 'CREATE INDEX IF NOT EXISTS %I ON memories USING hnsw ((embedding::halfvec(%s)) halfvec_cosine_ops)'
                 ' WHERE ann AND generation_id = %s AND (get_byte(uuid_send(subject_id), 15) & {PARTS - 1}) = %s',

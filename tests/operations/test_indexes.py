@@ -121,6 +121,16 @@ async def test_missing_and_invalid_indexes_are_seen_do_no_harm_and_are_repaired(
         assert len(now_found & found) >= 9
 
 
+async def test_a_start_that_finds_its_vector_indexes_waits_for_no_writer(store: tuple[Service, str]) -> None:
+    _, owner_url = store
+    async with plain_connection(owner_url) as writer, plain_connection(owner_url) as starting:
+        await writer.execute("BEGIN; UPDATE memories SET version = version")
+        await starting.execute(
+            "SET lock_timeout = '1s'; SELECT ensure_ann_index(generation_id) FROM embedding_generations"
+        )
+        await writer.execute("ROLLBACK")
+
+
 @pytest.mark.usefixtures("by_index")
 async def test_a_store_with_one_vector_index_over_all_is_served_by_it_until_it_has_parts(
     store: tuple[Service, str],
