@@ -137,9 +137,8 @@ class Draft:
             self._embedding = halfvec(self.windows[0])
         return self._embedding
 
-    @property
-    def keywords(self) -> KeywordVector:
-        """Its words and their weights, made when they are first asked for: only what is stored needs them."""
+    def weigh(self) -> KeywordVector:
+        """Its words and their weights, reckoned once, when they are first asked for: only what is stored needs them."""
         if self._keywords is None:
             self._keywords = keyword_vector(self.new.content)
         return self._keywords

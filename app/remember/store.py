@@ -127,7 +127,7 @@ def text_array(values: Sequence[str]) -> str:
 
 def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> dict[str, Any]:
     """The parameters of an insert: memories column by column, then the rows of the tables beside them."""
-    news = [draft.new for draft in drafts]
+    news, keywords = [draft.new for draft in drafts], [draft.weigh() for draft in drafts]
     subjects = {draft.subject_id: draft for draft in reversed(drafts) if draft.new_subject}
     return {
         "tenant_id": tenant_id,
@@ -153,8 +153,8 @@ def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> di
         "valid_to": [new.valid_to for new in news],
         "expires_at": [new.expires_at for new in news],
         "hashes": [draft.content_hash for draft in drafts],
-        "keywords": [sparsevec(draft.keywords.ids, draft.keywords.counts) for draft in drafts],
-        "word_counts": [draft.keywords.word_count for draft in drafts],
+        "keywords": [sparsevec(words.ids, words.counts) for words in keywords],
+        "word_counts": [words.word_count for words in keywords],
         "tokenizer_version": TOKENIZER_VERSION,
         "embeddings": [draft.embedding for draft in drafts],
         "generations": [None if draft.windows is None else generation_id for draft in drafts],

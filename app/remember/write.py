@@ -209,7 +209,7 @@ class Rememberer:
 
 def _weigh(drafts: Sequence[Draft]) -> None:
     for draft in drafts:
-        draft.keywords  # noqa: B018 - made by asking
+        draft.weigh()
 
 
 def _draft(item: NewMemory, actor: str, now: datetime) -> Draft:
