@@ -195,13 +195,14 @@ async def test_a_running_job_whose_lease_was_taken_is_cancelled(context: Context
 
 async def test_a_beating_heart_keeps_a_lease_longer_than_it_is(context: Context, jobs_database: Database) -> None:
     work = Counted()
-    job, lease = a_job(work), timedelta(seconds=0.4)
+    job, lease = a_job(work), timedelta(seconds=2)  # a stall of half of it costs the lease, rightly
     running = asyncio.create_task(a_runner(context, job, lease=lease).run(job, NOON))
     await work.started.wait()
     first = (await row_of(jobs_database, job))["lease_until"]
     assert isinstance(first, datetime)
     while (await row_of(jobs_database, job))["heartbeat_at"] < first:  # type: ignore[operator]
         await asyncio.sleep(0.05)
+        assert not running.done()
         assert await Runs(jobs_database, "another", lease).claim(Slot(job.name, SLOT)) == "held"
     assert (await row_of(jobs_database, job))["counts"] == {"seen": 1}
     work.go_on.set()
