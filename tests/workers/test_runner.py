@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
 from pydantic import SecretStr
 
+import app.errand
 from app import telemetry
 from app.cli import embedded, schema
 from app.connections import DatabaseConfig
@@ -195,7 +197,7 @@ async def test_a_running_job_whose_lease_was_taken_is_cancelled(context: Context
 
 async def test_a_beating_heart_keeps_a_lease_longer_than_it_is(context: Context, jobs_database: Database) -> None:
     work = Counted()
-    job, lease = a_job(work), timedelta(seconds=2)  # a stall of half of it costs the lease, rightly
+    job, lease = a_job(work), timedelta(seconds=2)  # what stalls for longer than that lets another have it
     running = asyncio.create_task(a_runner(context, job, lease=lease).run(job, NOON))
     await work.started.wait()
     first = (await row_of(jobs_database, job))["lease_until"]
@@ -317,14 +319,16 @@ async def test_an_errand_pauses_as_long_as_its_batch_took(monkeypatch: pytest.Mo
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    errand = Errand(NOON, rest=2.0)
-    errand._resumed -= 0.25  # the batch took a quarter of a second
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    # Only the errand's: the service of other tests waits on this loop, too, and would never give it up again.
+    monkeypatch.setattr(app.errand, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(
+        app.errand, "time", SimpleNamespace(monotonic=iter((0.25, 0.75, 600.0, 605.0, 610.0, 610.0)).__next__)
+    )
+    errand = Errand(NOON, rest=2.0, _started=0.0, _resumed=0.0)
     await errand.pause()
-    errand._resumed -= 600
     await errand.pause()
-    await Errand(NOON).pause()
-    assert pauses == [pytest.approx(0.5, abs=0.2), 5.0]
+    await Errand(NOON, _started=0.0, _resumed=605.0).pause()
+    assert pauses == [0.5, 5.0]
 
 
 _ROW = sql("SELECT * FROM job_runs WHERE job = :job ORDER BY slot DESC LIMIT 1")
