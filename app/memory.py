@@ -51,6 +51,9 @@ class Memory(BaseModel):
     embedding: Literal["ready", "pending", "cold"] = Field(
         description="cold: unused for long, found with include_cold and by id; back to ready once it is used."
     )
+    trust: int = Field(
+        ge=0, le=100, description="That of the key it was written with; of a summary, its sources' lowest."
+    )
     importance_score: float = Field(ge=0, le=1, description="The importance once more, from 0 to 1.")
     vector: list[float] | None = Field(None, description="Only with ?include=vector; null while pending.")
 
@@ -62,7 +65,8 @@ MEMORY_COLUMNS = """
     cast(cast(m.importance AS numeric) AS float8) AS importance, m.tags, m.metadata, m.source, m.session_id, m.status,
     u.access_count, u.last_accessed_at, m.created_at, m.updated_at, m.event_at, m.valid_from, m.valid_to, m.expires_at,
     m.pinned, m.version,
-    CASE WHEN m.embedding IS NOT NULL THEN 'ready' WHEN m.cooled_by IS NULL THEN 'pending' ELSE 'cold' END AS embedding
+    CASE WHEN m.embedding IS NOT NULL THEN 'ready' WHEN m.cooled_by IS NULL THEN 'pending' ELSE 'cold' END AS embedding,
+    m.trust
 """
 MEMORY_SOURCE = """
     memories m

@@ -186,6 +186,7 @@ class FiltersIn(Wire):
     event: Range = Range()
     metadata: dict[str, Scalar] = Field({}, max_length=16, description='Equality, by JSON type: 2 is not "2".')
     session_id: Identifier | None = None
+    min_trust: int = Field(0, ge=0, le=100, description="Least trust: 0 to 100, of the key it was written with.")
 
     @field_validator("metadata")
     @classmethod
@@ -199,6 +200,7 @@ class FiltersIn(Wire):
             tags_any=tuple(self.tags.any), tags_all=tuple(self.tags.all), kinds=tuple(self.kinds),
             content_types=tuple(self.content_types), created_from=self.created.from_, created_to=self.created.to,
             event_from=self.event.from_, event_to=self.event.to, metadata=self.metadata, session_id=self.session_id,
+            min_trust=self.min_trust,
         )  # fmt: skip
 
 

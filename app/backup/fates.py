@@ -2,6 +2,8 @@
 
 from typing import Final, Literal
 
+from sqlalchemy import DefaultClause
+
 from app.tables import metadata
 
 Fate = Literal["tenant", "subject", "memory", "part", "trace", "derived", "passing"]
@@ -53,3 +55,12 @@ def tables_of(fate: Fate) -> list[str]:
 def columns_of(table: str) -> list[str]:
     """The columns of a table that are stored, not computed."""
     return [column.name for column in metadata.tables[table].columns if column.computed is None]
+
+
+def brought(table: str, name: str, row: str = "old") -> str:
+    """A stored column of a row that was kept as JSON, as SQL: a row older than the column has its default."""
+    column = metadata.tables[table].columns[name]
+    default = column.server_default
+    if column.nullable or not isinstance(default, DefaultClause):
+        return f"{row}.{name}"
+    return f"coalesce({row}.{name}, {default.arg})"

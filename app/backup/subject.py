@@ -13,7 +13,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from app.backup.fates import columns_of, tables_of
+from app.backup.fates import brought, columns_of, tables_of
 from app.database import Transaction, sql
 from app.language import word_ids
 from app.tables import metadata
@@ -128,10 +128,11 @@ def _status(row: Any) -> str:
 def add_of_subject(table: str) -> Any:
     """The statement that adds rows of the subject that a table does not have, under the subject's id of now."""
     names = columns_of(table)
-    values = ", ".join("cast(:subject_id AS uuid)" if name == "subject_id" else name for name in names)
+    values = ("cast(:subject_id AS uuid)" if name == "subject_id" else brought(table, name) for name in names)
     return sql(f"""
         INSERT INTO {table} ({", ".join(names)})
-        SELECT {values} FROM jsonb_populate_recordset(NULL::{table}, cast(:rows AS text)::jsonb) ON CONFLICT DO NOTHING
+        SELECT {", ".join(values)}
+        FROM jsonb_populate_recordset(NULL::{table}, cast(:rows AS text)::jsonb) AS old ON CONFLICT DO NOTHING
     """)
 
 

@@ -10,7 +10,7 @@ import typer
 from app.cli.connect import with_database
 from app.clock import now
 from app.database import Database
-from app.guard import DEFAULT_TENANT_ID, SCOPES, KeyGrant, create_key, list_keys, load_pepper, revoke_key
+from app.guard import DEFAULT_TENANT_ID, FULL_TRUST, SCOPES, KeyGrant, create_key, list_keys, load_pepper, revoke_key
 from app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
@@ -29,6 +29,9 @@ def create(
     ],
     user: Annotated[str | None, typer.Option(help="Bind the key to this user.")] = None,
     agent: Annotated[str | None, typer.Option(help="Bind the key to this agent.")] = None,
+    trust: Annotated[
+        int, typer.Option(help="How far what is written with it is to be believed, 0 to 100.", min=0, max=100)
+    ] = FULL_TRUST,
     days: Annotated[float | None, typer.Option(help="Days until the key ends; default: never.", min=0)] = None,
 ) -> None:
     """Make a key and print it; it cannot be shown again."""
@@ -36,7 +39,9 @@ def create(
     async def action(settings: Settings, database: Database) -> None:
         moment = now()
         expires_at = None if days is None else moment + timedelta(days=days)
-        grant = KeyGrant(tenant, name, frozenset(scope), agent_id=agent, user_id=user, expires_at=expires_at)
+        grant = KeyGrant(
+            tenant, name, frozenset(scope), agent_id=agent, user_id=user, expires_at=expires_at, trust=trust
+        )
         issued = await create_key(database, pepper(settings), grant, now=moment)
         print(issued.text)
         print(f"key id {issued.key_id}; keep the key, it is not stored and cannot be shown again", file=sys.stderr)
@@ -55,6 +60,8 @@ def list_all(tenant: TenantOption = DEFAULT_TENANT_ID) -> None:
             bonds = " ".join(
                 f"{kind}={bond}" for kind, bond in (("user", key.user_id), ("agent", key.agent_id)) if bond
             )
+            if key.trust < FULL_TRUST:
+                bonds = f"{bonds} trust={key.trust}".lstrip()
             print(f"{key.key_id}  {state:7}  {','.join(key.scopes)}  {bonds or '-'}  {key.name}")
 
     with_database(action)

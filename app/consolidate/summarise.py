@@ -193,7 +193,8 @@ async def _told(asking: Asking, cluster: Cluster) -> tuple[str, str] | None:
 
 
 def _draft(visit: Visit, cluster: Cluster, text: str, by: str, now: datetime) -> Draft:
-    """As important as the most important source, tagged with what all of them are tagged with, of the latest's time."""
+    """As important as the most important source, trusted as the least trusted, tagged with what all of them are tagged
+    with, of the latest's time."""
     rows = cluster.rows
     begin, end = rows[0]["happened_at"], rows[-1]["happened_at"]
     common = set.intersection(*(set(row["tags"]) for row in rows))
@@ -203,7 +204,7 @@ def _draft(visit: Visit, cluster: Cluster, text: str, by: str, now: datetime) ->
         importance=max(row["importance"] for row in rows), tags=tuple(tag for tag in rows[0]["tags"] if tag in common),
         metadata={"summary": {"of": len(rows), "by": by, "from": begin.isoformat(), "to": end.isoformat()}},
     )  # fmt: skip
-    draft = Draft(new, ACTOR, now)
+    draft = Draft(new, ACTOR, now, min(row["trust"] for row in rows))
     draft.subject_id, draft.new_subject = visit.subject_id, False
     draft.links = [Link(draft.memory_id, "derived_from", row["memory_id"]) for row in rows]
     return draft
@@ -256,7 +257,7 @@ _TELLABLE: Final = f"""
     ) IS NULL
 """
 _UNTOLD: Final = sql(f"""
-    SELECT m.memory_id, m.agent_id, m.content, m.importance, m.tags, m.version, m.embedding, m.generation_id,
+    SELECT m.memory_id, m.agent_id, m.content, m.importance, m.tags, m.trust, m.version, m.embedding, m.generation_id,
            coalesce(m.event_at, m.created_at) AS happened_at
     FROM memories m
     WHERE {_TELLABLE} AND m.subject_id = :subject_id AND m.memory_id > :after

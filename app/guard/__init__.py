@@ -3,7 +3,7 @@
 Invariant: a caller's tenant comes from the key alone, never from a body or a path.
 """
 
-from app.guard.caller import SCOPES, Caller
+from app.guard.caller import FULL_TRUST, SCOPES, Caller
 from app.guard.keyring import OPEN_DOOR, Keyring
 from app.guard.keys import IssuedKey, KeyGrant, KeyRecord, create_key, list_keys, revoke_key
 from app.guard.pepper import derive_secret, load_pepper
@@ -18,6 +18,7 @@ from app.guard.tenants import (
 
 __all__ = [
     "DEFAULT_TENANT_ID",
+    "FULL_TRUST",
     "OPEN_DOOR",
     "SCOPES",
     "Caller",

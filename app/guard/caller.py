@@ -10,11 +10,15 @@ SCOPES: Final = ("read", "write", "delete", "ops", "admin")
 """read, write and delete memories; ops reads metrics; admin manages keys and tenants. None includes another."""
 
 
+FULL_TRUST: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A tenant, and if the key is bound, the one user or agent that it may act for.
 
-    `key_id` is None for the caller behind the open door of a loopback service without keys.
+    `key_id` is None for the caller behind the open door of a loopback service without keys. `trust`, 0 to 100, says how
+    far what it writes is to be believed.
     """
 
     tenant_id: UUID
@@ -22,6 +26,7 @@ class Caller:
     agent_id: str | None
     user_id: str | None
     scopes: frozenset[str]
+    trust: int = FULL_TRUST
 
     @property
     def actor(self) -> str:

@@ -25,7 +25,7 @@ LARGEST: Final = 10_000
 OPEN_DOOR: Final = Caller(DEFAULT_TENANT_ID, None, None, None, frozenset(SCOPES))
 
 _FIND = sql("""
-    SELECT secret_hmac, scopes, agent_id, user_id, expires_at, revoked_at
+    SELECT secret_hmac, scopes, trust, agent_id, user_id, expires_at, revoked_at
     FROM api_keys WHERE tenant_id = :tenant_id AND key_id = :key_id
 """)
 # Any key counts, also a revoked or expired one: taking the last key away must not open the service.
@@ -83,7 +83,8 @@ class Keyring:
         expires_at: datetime | None = row["expires_at"]
         if expires_at is not None and expires_at <= now:
             raise _refused("expired")
-        return Caller(tenant_id, key_id, row["agent_id"], row["user_id"], frozenset(row["scopes"])), expires_at
+        caller = Caller(tenant_id, key_id, row["agent_id"], row["user_id"], frozenset(row["scopes"]), row["trust"])
+        return caller, expires_at
 
 
 def _refused(reason: str) -> Unauthenticated:

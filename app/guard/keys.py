@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 
 from app.database import Database, sql
 from app.errors import FieldError, Invalid, NotFound
-from app.guard.caller import SCOPES
+from app.guard.caller import FULL_TRUST, SCOPES
 from app.guard.tenants import checked_name
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -27,11 +27,13 @@ _SHAPE: Final = re.compile(
 _LONGEST_BOND: Final = 255
 
 _INSERT = sql("""
-    INSERT INTO api_keys (tenant_id, key_id, name, secret_hmac, scopes, agent_id, user_id, created_at, expires_at)
-    VALUES (:tenant_id, :key_id, :name, :secret_hmac, :scopes, :agent_id, :user_id, :created_at, :expires_at)
+    INSERT INTO api_keys (
+        tenant_id, key_id, name, secret_hmac, scopes, trust, agent_id, user_id, created_at, expires_at
+    )
+    VALUES (:tenant_id, :key_id, :name, :secret_hmac, :scopes, :trust, :agent_id, :user_id, :created_at, :expires_at)
 """)
 _LIST = sql("""
-    SELECT tenant_id, key_id, name, scopes, agent_id, user_id, created_at, expires_at, revoked_at
+    SELECT tenant_id, key_id, name, scopes, trust, agent_id, user_id, created_at, expires_at, revoked_at
     FROM api_keys WHERE tenant_id = :tenant_id ORDER BY created_at, key_id
 """)
 _REVOKE = sql("""
@@ -41,7 +43,10 @@ _REVOKE = sql("""
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """What a new key shall allow; bound to one user or agent where these are given."""
+    """What a new key shall allow; bound to one user or agent where these are given.
+
+    `trust`, 0 to 100: how far what is written with it is to be believed.
+    """
 
     tenant_id: UUID
     name: str
@@ -49,6 +54,7 @@ class KeyGrant:
     agent_id: str | None = None
     user_id: str | None = None
     expires_at: datetime | None = None
+    trust: int = FULL_TRUST
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class KeyRecord:
     key_id: UUID
     name: str
     scopes: tuple[str, ...]
+    trust: int
     agent_id: str | None
     user_id: str | None
     created_at: datetime
@@ -88,6 +95,7 @@ async def create_key(database: Database, pepper: bytes, grant: KeyGrant, *, now:
                 name=checked_name(grant.name),
                 secret_hmac=fingerprint(pepper, text),
                 scopes=sorted(grant.scopes),
+                trust=grant.trust,
                 agent_id=grant.agent_id,
                 user_id=grant.user_id,
                 created_at=now,
@@ -128,6 +136,8 @@ def _check(grant: KeyGrant, now: datetime) -> None:
     errors = []
     if not grant.scopes or not grant.scopes <= set(SCOPES):
         errors.append(FieldError("/scopes", "scopes", f"one or more of {', '.join(SCOPES)}"))
+    if not 0 <= grant.trust <= FULL_TRUST:
+        errors.append(FieldError("/trust", "trust", f"0 to {FULL_TRUST}"))
     for field, bond in (("agent_id", grant.agent_id), ("user_id", grant.user_id)):
         if bond is not None and not (0 < len(bond) <= _LONGEST_BOND and bond == bond.strip() and bond.isprintable()):
             errors.append(FieldError(f"/{field}", field, f"1 to {_LONGEST_BOND} printable characters, no outer blanks"))

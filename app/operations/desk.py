@@ -105,7 +105,7 @@ class Desk:
             agent_id=order.agent_id,
             actor=caller.actor,
             kind=order.kind,
-            request=await order.prepare(transaction),
+            request={**await order.prepare(transaction), "trust": caller.trust},
             claimed=claimed,
             lease=self.operator.queue.lease,
             now=now,

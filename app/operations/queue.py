@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 
 from app.database import Database, Transaction, sql
-from app.guard import Caller
+from app.guard import FULL_TRUST, Caller
 from app.webhooks import Event, Subscriptions, tell
 
 
@@ -51,7 +51,8 @@ class Claim:
     def caller(self) -> Caller:
         """Whoever asked for it, without rights of its own."""
         key_id = UUID(self.actor.removeprefix("key:")) if self.actor.startswith("key:") else None
-        return Caller(self.tenant_id, key_id, self.agent_id, self.user_id, frozenset())
+        trust = self.request.get("trust", FULL_TRUST)
+        return Caller(self.tenant_id, key_id, self.agent_id, self.user_id, frozenset(), trust)
 
     @property
     def names(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ FILTERS = {
     "event_to": "m.event_at < :event_to",
     "metadata": "m.metadata @> :metadata",
     "session_id": "m.session_id = :session_id",
+    "min_trust": "m.trust >= :min_trust",
 }
 
 

@@ -121,5 +121,5 @@ def _measured(shape: Shape) -> Statement:
 _STORED: Final = (
     "tenant_id", "subject_id", "memory_id", "agent_id", "status", "content_type", "kind", "importance", "tags",
     "metadata", "source", "session_id", "created_at", "event_at", "valid_from", "valid_to", "expires_at",
-    "deprecated_at", "word_count", "cooled_by",
+    "deprecated_at", "word_count", "cooled_by", "trust",
 )  # fmt: skip

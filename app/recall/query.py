@@ -61,6 +61,7 @@ class Filters:
     event_to: datetime | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     session_id: str | None = None
+    min_trust: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
+from app.guard import FULL_TRUST
 from app.kinds import KINDS
 from app.language import KeywordVector, keyword_vector, normalise
 from app.wire import halfvec, new_id
@@ -96,11 +97,12 @@ class Draft:
     __slots__ = (
         "_embedding", "_keywords", "actor", "content_hash", "in_review", "large", "links", "memory_id", "new",
         "new_subject", "now", "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status",
-        "subject_id", "twin_id", "windows", "woken",
+        "subject_id", "trust", "twin_id", "windows", "woken",
     )  # fmt: skip
 
-    def __init__(self, new: NewMemory, actor: str, now: datetime) -> None:
+    def __init__(self, new: NewMemory, actor: str, now: datetime, trust: int = FULL_TRUST) -> None:
         self.new = new
+        self.trust = trust  # 0 to 100: never the writer's own word
         self.actor, self.now = actor, now  # who writes it, and when: drafts of several requests are stored together
         self.stated_at = now  # earlier than `now` if it is judged again
         self.woken = False  # whether it is judged again because it was cold

@@ -171,12 +171,15 @@ class Shelf:
         changed = sorted(name for name in AMENDABLE if new[name] != seen[name])
         if not changed:
             return seen
+        # Whoever words it anew stands for it; whoever changes something about it makes it no more credible.
+        trust = caller.trust if "content" in changed else min(seen["trust"], caller.trust)
         done = await transaction.execute(
             _AMEND,
             **names,
             **{name: list(value) if name == "tags" else value for name, value in new.items()},
             version=seen["version"],
-            snapshot={name: _plain(seen[name]) for name in AMENDABLE},
+            snapshot={name: _plain(seen[name]) for name in (*AMENDABLE, "trust")},
+            trust=trust,
             event_id=uuid7(),
             actor=caller.actor,
             detail={"changed": changed},
@@ -270,8 +273,8 @@ _AMEND = sql("""
     WITH amended AS (
         UPDATE memories SET content = :content, kind = :kind, key = :key, importance = :importance, tags = :tags,
                metadata = :metadata, source = :source, event_at = :event_at, valid_from = :valid_from,
-               valid_to = :valid_to, expires_at = :expires_at, pinned = :pinned, version = version + 1,
-               updated_at = :now
+               valid_to = :valid_to, expires_at = :expires_at, pinned = :pinned, trust = :trust,
+               version = version + 1, updated_at = :now
         WHERE tenant_id = :tenant_id AND subject_id = :subject_id AND memory_id = :memory_id
           AND version = :version AND status = 'active'
         RETURNING tenant_id, subject_id, memory_id, version

@@ -74,18 +74,29 @@ async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dr
         twins=[draft.twin_id for draft in drafts],
         kept=[draft.memory_id if draft.status == "duplicate" else None for draft in drafts],
         events=[new_id() for _ in drafts],
+        trusts=[draft.trust for draft in drafts],
         **_signed(drafts),
     )
     await wake(
         transaction, tenant_id, [row["id"] for row in rows if row["embedding"] == "cold"],
         now=max(draft.now for draft in drafts),
     )  # fmt: skip
+    more = {row["id"]: row["most_trust"] for row in rows if row["most_trust"] > row["trust"]}
+    if more:  # whoever is believed more says it, too
+        places = {draft.twin_id: draft.subject_id for draft in drafts}
+        await transaction.execute(
+            _BELIEVE, tenant_id=tenant_id, subjects=[places[memory_id] for memory_id in more], memories=list(more),
+            trusts=list(more.values()),
+        )  # fmt: skip
     # The counters of this very statement are not visible to its own SELECT.
     return {
         row["id"]: as_json(row)
-        | {"access_count": row["access_count"] + row["repeats"], "last_accessed_at": row["last_repeat"]}
+        | {
+            "access_count": row["access_count"] + row["repeats"], "last_accessed_at": row["last_repeat"],
+            "trust": more.get(row["id"], row["trust"]),
+        }
         for row in rows
-    }
+    }  # fmt: skip
 
 
 def _render(draft: Draft) -> dict[str, Any]:
@@ -116,6 +127,7 @@ def _render(draft: Draft) -> dict[str, Any]:
         "pinned": new.pinned,
         "version": 1,
         "embedding": "pending" if draft.windows is None else "ready",
+        "trust": draft.trust,
         "importance_score": importance_score(draft.importance),
     }
 
@@ -160,6 +172,7 @@ def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> di
         "generations": [None if draft.windows is None else generation_id for draft in drafts],
         "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
         "large": [draft.large for draft in drafts],
+        "trusts": [draft.trust for draft in drafts],
         "forget_at": [draft.forget_at for draft in drafts],
         **_signed(drafts),
         **_events(drafts),
@@ -237,10 +250,10 @@ _REPEAT = sql(f"""
     WITH repeated AS (
         SELECT * FROM unnest(
             cast(:subjects AS uuid[]), cast(:twins AS uuid[]), cast(:kept AS uuid[]), cast(:events AS uuid[]),
-            cast(:actors AS text[]), cast(:moments AS timestamptz[])
-        ) AS repeated (subject_id, memory_id, kept_id, event_id, actor, moment)
+            cast(:actors AS text[]), cast(:moments AS timestamptz[]), cast(:trusts AS smallint[])
+        ) AS repeated (subject_id, memory_id, kept_id, event_id, actor, moment, trust)
     ), counted AS (
-        SELECT subject_id, memory_id, count(*) AS repeats, max(moment) AS last_repeat
+        SELECT subject_id, memory_id, count(*) AS repeats, max(moment) AS last_repeat, max(trust) AS most_trust
         FROM repeated GROUP BY subject_id, memory_id
     ), used AS (
         UPDATE memory_usage u SET access_count = u.access_count + c.repeats, last_accessed_at = c.last_repeat
@@ -254,21 +267,28 @@ _REPEAT = sql(f"""
                CASE WHEN r.kept_id IS NULL THEN '{{}}' ELSE jsonb_build_object('kept_as', r.kept_id) END, r.moment
         FROM repeated r
     )
-    SELECT {MEMORY_COLUMNS}, c.repeats, c.last_repeat
+    SELECT {MEMORY_COLUMNS}, c.repeats, c.last_repeat, c.most_trust
     FROM counted c JOIN {MEMORY_SOURCE}
       ON m.tenant_id = :tenant_id AND m.subject_id = c.subject_id AND m.memory_id = c.memory_id
+""")
+_BELIEVE = sql("""
+    UPDATE memories m SET trust = item.trust
+    FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:trusts AS smallint[]))
+         AS item (subject_id, memory_id, trust)
+    WHERE m.tenant_id = :tenant_id AND m.subject_id = item.subject_id AND m.memory_id = item.memory_id
+      AND m.trust < item.trust
 """)
 _STORED = """
         INSERT INTO memories (
             tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags,
             metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords,
             word_count, embedding, generation_id, window_count, version, created_at, updated_at, tokenizer_version,
-            deprecated_at, ann
+            deprecated_at, ann, trust
         )
         SELECT :tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance,
                cast(tags AS text[]), metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at,
                content_hash, keywords, word_count, embedding, generation_id, window_count, 1, moment, moment,
-               :tokenizer_version, CASE WHEN status = 'deprecated' THEN moment END, ann
+               :tokenizer_version, CASE WHEN status = 'deprecated' THEN moment END, ann, trust
         FROM unnest(
             cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:agents AS text[]), cast(:statuses AS text[]),
             cast(:contents AS text[]), cast(:content_types AS text[]), cast(:kinds AS text[]), cast(:keys AS text[]),
@@ -277,11 +297,11 @@ _STORED = """
             cast(:valid_from AS timestamptz[]), cast(:valid_to AS timestamptz[]), cast(:expires_at AS timestamptz[]),
             cast(:hashes AS bytea[]), cast(:keywords AS sparsevec[]), cast(:word_counts AS int[]),
             cast(:embeddings AS halfvec[]), cast(:generations AS smallint[]), cast(:window_counts AS smallint[]),
-            cast(:large AS bool[]), cast(:moments AS timestamptz[])
+            cast(:large AS bool[]), cast(:trusts AS smallint[]), cast(:moments AS timestamptz[])
         ) AS item (
             subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags, metadata,
             source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords, word_count,
-            embedding, generation_id, window_count, ann, moment
+            embedding, generation_id, window_count, ann, trust, moment
         )
     """
 _USED = """

@@ -52,7 +52,7 @@ class Request:
         now: datetime,
         idempotency: Idempotency | None,
     ) -> "Request":
-        drafts = [_draft(item, caller.actor, now) for item in items]
+        drafts = [_draft(item, caller, now) for item in items]
         return Request(caller, items, answer, now, idempotency, drafts)
 
     @property
@@ -77,7 +77,7 @@ class Request:
         """Before the verdict: if there was one before, in a transaction that failed, it is forgotten."""
         if self.judged:
             before = self.drafts
-            self.drafts = [_draft(item, self.caller.actor, self.now) for item in self.items]
+            self.drafts = [_draft(item, self.caller, self.now) for item in self.items]
             for draft, known in zip(self.drafts, before, strict=True):
                 draft.windows, draft.opinions = known.windows, known.opinions
         self.judged = True
@@ -212,8 +212,8 @@ def _weigh(drafts: Sequence[Draft]) -> None:
         draft.weigh()
 
 
-def _draft(item: NewMemory, actor: str, now: datetime) -> Draft:
-    draft = Draft(item, actor, now)
+def _draft(item: NewMemory, caller: Caller, now: datetime) -> Draft:
+    draft = Draft(item, caller.actor, now, caller.trust)
     draft.reason = item.left_out
     draft.outcome = "created" if item.content else "filtered"
     return draft

@@ -40,37 +40,10 @@ from app.tables.base import (
 )
 from app.wire import KEYWORD_DIMENSIONS
 
-DEFAULT_TENANT = "00000000-0000-7000-8000-000000000001"
 STATUSES = ("active", "deprecated", "duplicate", "quarantined", "archived")
 CONTENT_TYPES = ("text", "image", "audio", "video")
 RELATIONS = ("duplicate_of", "supersedes", "candidate", "review", "derived_from")
 # A candidate may say the same, a review would have overruled: whoever can read decides.
-
-tenants = Table(
-    "tenants",
-    metadata,
-    tenant_column(),
-    text_column("name"),
-    Column("settings", JSONB, nullable=False, server_default=text("'{}'")),  # what differs from the service's own
-    time_column("created_at"),
-    UniqueConstraint("name"),
-)
-
-api_keys = Table(
-    "api_keys",
-    metadata,
-    tenant_column(),
-    Column("key_id", Uuid, primary_key=True),
-    text_column("name"),
-    Column("secret_hmac", LargeBinary, nullable=False),
-    Column("scopes", ARRAY(Text), nullable=False),
-    text_column("agent_id", nullable=True),
-    text_column("user_id", nullable=True),
-    time_column("created_at"),
-    time_column("expires_at", nullable=True),
-    time_column("revoked_at", nullable=True),
-    of_tenant(),
-)
 
 # The shared subject of a tenant (user_id null) has the tenant's own id, so that no statement needs to look it up.
 subjects = Table(
@@ -136,6 +109,7 @@ memories = Table(
     Column("generation_id", SmallInteger, nullable=True),
     Column("window_count", SmallInteger, nullable=False, server_default=text("1")),
     Column("ann", Boolean, nullable=False, server_default=text("false")),
+    Column("trust", SmallInteger, nullable=False, server_default=text("100")),  # of the key that wrote it
     # The run that made it cold (null: warm). A cold memory has no vector and no keywords, only the signs of its vector.
     Column("cooled_by", Uuid, nullable=True),
     Column("signs", BIT(varying=True), nullable=True),

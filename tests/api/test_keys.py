@@ -131,6 +131,8 @@ async def test_a_database_that_is_down_is_not_a_wrong_key(database: Database, te
         ("/name", {"name": "a\0b"}),
         ("/user_id", {"user_id": ""}),
         ("/user_id", {"user_id": " amy"}),
+        ("/trust", {"trust": -1}),
+        ("/trust", {"trust": 101}),
         ("/agent_id", {"agent_id": "\u3000"}),
         ("/agent_id", {"agent_id": "a" * 256}),
         ("/expires_at", {"expires_at": now() - SECOND}),

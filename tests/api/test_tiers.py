@@ -214,6 +214,11 @@ async def test_why_not_says_cold_and_a_cold_one_is_nobodys_but_its_users(house: 
     body = {"user_id": "lin", "query": "周末爬山", "why_not": [memory_id]}
     answer = (await house.agent.post("/v1/memories:search", json=body)).json()
     assert [(one["reason"], one["detail"]) for one in answer["why_not"]] == [("cold", "include_cold finds it")]
+    untrusted: dict[str, Any] = body | {"include_cold": True, "filters": {"min_trust": 50}}
+    async with house.context.database.write(house.tenant) as transaction:
+        await transaction.execute(sql("UPDATE memories SET trust = 49 WHERE tenant_id = :tenant"), tenant=house.tenant)
+    answer = (await house.agent.post("/v1/memories:search", json=untrusted)).json()
+    assert (answer["hits"], answer["why_not"][0]["detail"]) == ([], "min_trust")
     answer = (await house.agent.post("/v1/memories:search", json=body | {"include_cold": True})).json()
     assert [one["reason"] for one in answer["why_not"]] == ["hit"]
     assert await house.hits("周末爬山", include_cold=True, user_id="wang") == {}

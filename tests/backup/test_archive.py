@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import httpx2
+import orjson
 import pytest
 
 from app.backup import Archive
+from app.backup.archive import Box
 from app.backup.config import BackupConfig
 from app.backup.store import Depot
 from app.clock import now
@@ -89,6 +91,27 @@ async def test_what_was_moved_out_comes_back_as_it_was(
         "created", "amended", "archived", "exported", "recovered", "restored", "warmed",
     ]  # fmt: skip
     assert history[1]["replaced"]["content"] == TEXTS[2]
+
+
+async def test_what_was_moved_out_before_a_column_was_there_has_its_default(
+    agent: httpx2.AsyncClient, archive: Archive, database: Database, tenant: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await written_and_deleted(agent)
+    assert await export(archive, database, tenant) == 3
+    lines = Archive._lines
+
+    def older(self: Archive, box: Box) -> list[str]:
+        documents = [orjson.loads(line) for line in lines(self, box)]
+        for document in documents:
+            for name in ("trust", "other_window_count"):
+                assert document["memories"][0].pop(name) is not None
+        return [orjson.dumps(document).decode() for document in documents]
+
+    monkeypatch.setattr(Archive, "_lines", older)
+    (box,) = await archive.boxes()
+    assert await archive.restore(database, box.name, now=now()) == 3
+    restored = await agent.post(f"/v1/memories/{ids[0]}:restore")
+    assert (restored.status_code, restored.json()["memory"]["trust"]) == (200, 100)
 
 
 async def test_nothing_leaves_the_database_that_the_store_does_not_hold(

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from app.cli import embedded, schema
-from app.tables.memory import DEFAULT_TENANT
+from app.tables import DEFAULT_TENANT
 from tests.backup.conftest import SAID, Site, _site, found, product, tell
 from tests.conftest import administer
 

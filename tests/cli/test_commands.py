@@ -55,11 +55,12 @@ def test_a_tenant_and_its_keys_are_made_listed_and_revoked(mneme: Run, configure
     name = f"公司 {uuid4().hex[:8]}"
     tenant = UUID(mneme("tenants", "create", name).out.strip())
     assert f"{tenant}" in mneme("tenants", "list").out
-    made = mneme("keys", "create", "客服", "--tenant", str(tenant), "--user", "lin", "--scope", "read", "--days", "1")
+    bonds = ("--user", "lin", "--scope", "read", "--days", "1", "--trust", "40")
+    made = mneme("keys", "create", "客服", "--tenant", str(tenant), *bonds)
     assert re.fullmatch(r"mnk_[0-9A-Za-z]{44}_[0-9A-Za-z]{43}\n", made.out)
     key_id = re.findall(r"key id ([0-9a-f-]{36})", made.err)[0]
     listed = mneme("keys", "list", "--tenant", str(tenant)).out
-    assert listed.split() == [key_id, "valid", "read", "user=lin", "客服"]
+    assert listed.split() == [key_id, "valid", "read", "user=lin", "trust=40", "客服"]
     assert made.out.strip() not in listed
     assert mneme("keys", "revoke", key_id, "--tenant", str(tenant)).code == 0
     assert "revoked" in mneme("keys", "list", "--tenant", str(tenant)).out
@@ -81,6 +82,7 @@ async def test_a_key_allows_reading_writing_and_deleting_unless_told_otherwise(
         (("tenants", "create", "default"), 1, "exists"),
         (("tenants", "create", " "), 1, "name: 1 to 200"),
         (("keys", "create", "x", "--scope", "everything"), 1, "scopes"),
+        (("keys", "create", "x", "--trust", "101"), 2, "less than or equal to 100"),
         (("keys", "create", "x", "--tenant", "01900000-0000-7000-8000-00000000dead"), 1, "no such tenant"),
         (("keys", "revoke", "01900000-0000-7000-8000-00000000dead"), 1, "no such key"),
         (("keys", "revoke", "not-an-id"), 2, "should be a valid UUID"),

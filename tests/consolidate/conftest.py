@@ -181,6 +181,6 @@ _EVENTS = sql(
     "SELECT action FROM memory_events WHERE tenant_id = :tenant AND memory_id = :id ORDER BY created_at, action"
 )
 _ACTIVE = sql("""
-    SELECT memory_id, content, agent_id, importance, tags, metadata, event_at, source FROM memories
+    SELECT memory_id, content, agent_id, importance, tags, metadata, event_at, source, trust FROM memories
     WHERE tenant_id = :tenant AND kind = :kind AND status = 'active' ORDER BY memory_id
 """)

@@ -36,6 +36,7 @@ async def test_old_memories_that_belong_together_get_one_summary(
 ) -> None:
     sources = await old(store, texts, tags=("a",))
     await store.alter(sources[0], importance=4.0, tags=["a", "b"])
+    await store.alter(sources[1], trust=40)
     young = await store.add(texts[0] + "!?", at=days_ago(5))
     before = [await store.look(memory_id) for memory_id in sources]
     dry = (await store.run(summarise_old, dry_run=True, **EASY))[1]
@@ -46,6 +47,7 @@ async def test_old_memories_that_belong_together_get_one_summary(
     (summary,) = await store.active("summary")
     assert summary["content"].startswith(heading)
     assert (summary["importance"], summary["tags"], summary["source"]) == (4.0, ["a"], "consolidation")
+    assert summary["trust"] == 40, "that of its least trusted source"
     assert summary["metadata"]["summary"]["of"] == 4
     assert summary["event_at"] == days_ago(197)
     assert {link for link in await store.links() if link[1] == "derived_from"} == {
@@ -55,6 +57,21 @@ async def test_old_memories_that_belong_together_get_one_summary(
     assert [await store.look(memory_id) for memory_id in sources] == before, "sources are never changed"
     assert (await store.run(summarise_old, **EASY))[1] == []
     assert await store.statuses(young) == ["active"]
+
+
+async def test_a_source_that_is_trusted_less_ends_its_summary(store: Store) -> None:
+    sources = await old(store, TRIP)
+    await store.run(summarise_old, **EASY)
+    (first,) = await store.active("summary")
+    assert first["trust"] == 100
+    await store.alter(sources[2], trust=100, importance=2.0)
+    assert await store.active("summary") == [first]
+    await store.alter(sources[2], trust=99)
+    assert await store.active("summary") == []
+    await store.run(summarise_old, **EASY)
+    (second,) = await store.active("summary")
+    assert second["trust"] == 99
+    assert (second["memory_id"], "supersedes", first["memory_id"]) in await store.links()
 
 
 async def test_users_and_agents_are_told_apart(store: Store) -> None:

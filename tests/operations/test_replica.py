@@ -22,7 +22,7 @@ from app.database import Database
 from app.guard import KeyGrant, create_key, load_pepper
 from app.recall import RecallConfig
 from app.settings import Settings
-from app.tables.memory import DEFAULT_TENANT
+from app.tables import DEFAULT_TENANT
 from tests.api.conftest import EVERYTHING, PEPPER, Service, bearer, make_settings, run
 from tests.conftest import FAST, administer
 
