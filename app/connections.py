@@ -55,6 +55,7 @@ def make_engine(config: DatabaseConfig, url: str) -> AsyncEngine:
         pool_size=config.pool_size,
         max_overflow=0,
         pool_timeout=config.pool_timeout_seconds,
+        pool_use_lifo=True,  # the connection used last has its plans made and its memory at hand
         pool_reset_on_return=None,
         connect_args=arguments,
     )

@@ -7,8 +7,8 @@ tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); n
 import asyncio
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import blake2b
 from types import TracebackType
@@ -92,7 +92,10 @@ class Transaction:
 
 
 class Scope:
-    """`async with` around one transaction: begins with role and tenant in one packet, commits on a clean exit."""
+    """`async with` around one transaction: begins with role and tenant in one packet, commits on a clean exit.
+
+    Who only read does not wait for the end.
+    """
 
     __slots__ = ("_begin", "_changes", "_database", "_driver", "_pooled", "_seconds")
 
@@ -122,10 +125,12 @@ class Scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and not self._changes:
+            self._database.finish(self._end())  # what was read stands, however its transaction ends: nobody waits
+            return
         try:
             if error is None:
-                if self._changes:
-                    note_commit()
+                note_commit()
                 await self._driver.execute("COMMIT")
             elif not isinstance(error, Exception) or isinstance(error, TimeoutError) or self._driver.is_closed():
                 # Interrupted between command and answer: the connection may be one answer behind. Never reuse it.
@@ -138,12 +143,23 @@ class Scope:
                 # Whether a COMMIT without an answer was done nobody knows; a deadline would say that it was not.
                 raise_translated(ConnectionError() if isinstance(failure, TimeoutError) else failure)
         finally:
-            if self._pooled is not None:
-                self._pooled.close()
-                self._pooled = None
-                self._database.turns.release()
+            self._give_back()
         if error is not None and (problem := translated(error)) is not error:
             raise problem from error
+
+    async def _end(self) -> None:
+        try:
+            with suppress(Exception):
+                await self._driver.execute("COMMIT")
+                self._give_back()
+        finally:
+            self._discard()  # unless it was given back
+
+    def _give_back(self) -> None:
+        if self._pooled is not None:
+            self._pooled.close()
+            self._pooled = None
+            self._database.turns.release()
 
     async def _checkout(self) -> None:
         started = time.perf_counter()
@@ -183,6 +199,7 @@ class Database:
         self._counting: Any = None  # the connection of count(), and what the pool knows of it
         self._kept: PoolProxiedConnection | None = None
         self._count_turn = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
 
     @staticmethod
     async def connect(config: DatabaseConfig) -> "Database":
@@ -284,7 +301,15 @@ class Database:
             telemetry.DB_POOL_TIMEOUTS.inc()
             raise PoolExhausted(type(error).__name__) from error
 
+    def finish(self, end: Coroutine[Any, Any, None]) -> None:
+        """Let a transaction that only read end while its reader goes on."""
+        task = asyncio.create_task(end)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
     async def close(self) -> None:
+        if self._ending:
+            await asyncio.wait(self._ending)
         self._hang_up()
         await self.engine.dispose()
 

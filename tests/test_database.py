@@ -106,7 +106,8 @@ async def test_r18_cancelled_requests_leave_no_answer_behind_and_no_connection_o
         for _ in range(20):
             await asyncio.gather(*(hang_up(chance.choice(tenants)) for _ in range(5)))
         await asyncio.gather(*(ask(chance.choice(tenants)) for _ in range(50)))
-        assert database.checked_out == 0
+        while database.checked_out:  # noqa: ASYNC110 - readers do not wait for the end of their transactions
+            await asyncio.sleep(0.001)
     finally:
         await database.close()
 
@@ -179,6 +180,36 @@ async def test_a_backend_killed_under_a_request_is_an_unavailable_database(narro
     with pytest.raises(DatabaseUnavailable):
         await ask_a_dying_backend()
     await narrow.ping()
+
+
+async def test_what_was_read_stands_however_its_transaction_ends(
+    narrow: Database, tenant: UUID, owner_url: str
+) -> None:
+    async with narrow.read(tenant) as transaction:
+        assert len(await transaction.fetch(ME)) == 1
+        pid = await transaction.fetch_value(sql("SELECT pg_backend_pid()"))
+        await asyncio.to_thread(administer, owner_url, f"SELECT pg_terminate_backend({pid}, 5000)")
+    async with narrow.read(tenant) as transaction:  # on the pool's only connection, which is another one now
+        assert len(await transaction.fetch(ME)) == 1
+        assert await transaction.fetch_value(sql("SELECT pg_backend_pid()")) != pid
+
+
+async def test_the_connection_used_last_is_used_next_and_closing_waits_for_readers_to_end(database_url: str) -> None:
+    database = await Database.connect(config(database_url, pool_size=4))
+    pid = sql("SELECT pg_backend_pid()")
+
+    async def ask(seconds: float) -> int:
+        async with database.work() as transaction:
+            await transaction.fetch(SLEEP, seconds=seconds)
+            return int(await transaction.fetch_value(pid))
+
+    many = await asyncio.gather(*(ask(0.02 * n) for n in range(1, 5)))
+    assert len(set(many)) == 4
+    assert [await ask(0) for _ in range(5)] == [many[-1]] * 5
+    async with database.read(UUID(str(uuid7()))) as transaction:
+        await transaction.fetch(ME)
+    await database.close()
+    assert database.checked_out == 0
 
 
 async def test_locks_are_held_until_the_end(database: Database) -> None:
