@@ -40,11 +40,13 @@ def test_a_tiny_run_of_growth(cluster: embedded.EmbeddedServer, tmp_path: Path) 
     growth.look_for_the_nearest(cluster, tmp_path, 400, report)
     assert set(report.timings) == {
         "search, 400 memories", "search, 400 memories, 2 at once", "search, 400 memories, not held in memory",
-        "search, one of 80 subjects", "search, the only subject of a store",
+        "search, one of 80 subjects", "search, one of 80 subjects, first of each",
+        "search, the only subject of a store", "search, the only subject of a store, first of each",
     }  # fmt: skip
     assert all(timing.per_second > 0 for pair in report.timings.values() for timing in pair)
     assert [target.most for target in report.targets] == [1.2, 3, 3, 3, 5, 5, 5, 5]
-    ways, found = report.tables.values()
+    factors, ways, found = report.tables.values()
+    assert [set(row) for row in factors.values()] == [{"service", "plain SQL"}] * 2
     assert [row["recall@10"] for row in found.values()] == [1.0] * 8
     assert ways["400 memories"].keys() == {"all measured ms", "as served ms"}
     command._print(report)
