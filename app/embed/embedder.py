@@ -50,7 +50,8 @@ class EmbedConfig(BaseModel, extra="forbid"):
     )
     precision: Precision = Field(
         "auto",
-        description="Arithmetic of a local model; auto: int8 with VNNI, else float32 (in torch: bfloat16 with AMX).",
+        description="Arithmetic of a local model; auto: int8 with VNNI or AVX2 alone, else float32 (in torch: bfloat16 "
+        "with AMX).",
     )
     threads: int | None = Field(None, ge=1, description="Threads of a local model; empty: half the cores, at most 4.")
     batch_size: int = Field(64, ge=1, le=512, description="Most texts in one call of the model.")

@@ -184,17 +184,19 @@ def checked(folder: Path, identity: str) -> Manifest:
 
 
 def open_folder(folder: Path, manifest: Manifest, arithmetic: Literal["float32", "int8"], threads: int) -> Kept:
-    """Load what is in a checked folder, without torch, and compare it with what torch gave. Raises Damaged."""
+    """Load what is in a checked folder, without torch, and compare it with what torch gave; a model whose vectors int8
+    does not keep is read in float32. Raises Damaged."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - only local models need it
 
     if manifest.pooling is None:
         return Kept(manifest.facts, None, None, "unknown architecture or pooling")
-    packed.ask_for_wide_vectors(processor_flags())
+    packed.choose_kernels(processor_flags())
     try:
-        encoder = PackedEncoder(str(folder), mean=manifest.pooling == "mean", compute_type=arithmetic, threads=threads)
-        if not _alike(encoder(_PROBES), np.load(folder / _EXPECTED)) >= ALIKE[arithmetic]:  # so that NaN is not, either
-            return Kept(manifest.facts, None, None, "other vectors than torch")
-        return Kept(manifest.facts, Tokenizer.from_file(str(folder / _TOKENIZER)), encoder)
+        for kind in dict.fromkeys((arithmetic, "float32")):
+            encoder = PackedEncoder(str(folder), mean=manifest.pooling == "mean", compute_type=kind, threads=threads)
+            if _alike(encoder(_PROBES), np.load(folder / _EXPECTED)) >= ALIKE[kind]:  # NaN is not
+                return Kept(manifest.facts, Tokenizer.from_file(str(folder / _TOKENIZER)), encoder)
+        return Kept(manifest.facts, None, None, "other vectors than torch")
     except (OSError, RuntimeError, ValueError) as error:
         raise Damaged from error
 

@@ -152,7 +152,8 @@ def keep(config: EmbedConfig, source: Source, shelf: Path) -> None:
 
 
 def _read(config: EmbedConfig, source: Source) -> "SentenceTransformer":
-    _, dtype = prepare_torch(config.threads, config.precision)
+    wanted = "float32" if config.precision == "int8" else config.precision  # which is made of it afterwards
+    _, dtype = prepare_torch(config.threads, wanted)
     return read(source, dtype)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.embed.embedder import Vectors
+from app.embed.processor import has_narrow_int8
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -64,10 +65,13 @@ class PackedEncoder:
         return vectors
 
 
-def ask_for_wide_vectors(flags: frozenset[str]) -> None:
-    """Call it before the first encoder: the library's own choice stops at AVX2, which takes a fifth longer."""
+def choose_kernels(flags: frozenset[str]) -> None:
+    """Call it before the first encoder. The library's own choice stops at AVX2, which takes a fifth longer than what is
+    wider; with AVX2 alone only oneDNN was measured in int8, and on some processors its own choice is MKL."""
     if flags >= _WIDE_VECTORS:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
+    elif has_narrow_int8(flags):
+        os.environ.setdefault("CT2_USE_MKL", "0")
 
 
 def pooling_of(model: "SentenceTransformer") -> Literal["mean", "cls"] | None:

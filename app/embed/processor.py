@@ -21,18 +21,24 @@ def threads_for(wanted: int | None) -> int:
 
 
 def arithmetic_for(wanted: Precision, flags: frozenset[str], *, torch: bool = False) -> Arithmetic:
-    """The arithmetic for a processor with these flags, in CTranslate2 or in torch; reasons: decisions 0004 and 0019.
+    """The arithmetic for a processor with these flags, in CTranslate2 or in torch; reasons: decisions 0004, 0019, 0034.
 
-    In torch bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone; int8 without VNNI saturates, so it is
-    refused.
+    In torch bfloat16 wins with AMX and loses to float32 with avx512_bf16 alone, and int8 without VNNI saturates, so it
+    is refused. In CTranslate2 it saturates so seldom that vectors stay what they are.
     """
-    if wanted == "int8" and "avx512_vnni" not in flags:
-        raise StartupRefused("MNEME_EMBED__PRECISION is int8, but this processor has no avx512_vnni")
+    vnni = "avx512_vnni" in flags
+    if wanted == "int8" and not vnni and torch:
+        raise StartupRefused("MNEME_EMBED__PRECISION is int8, but in torch this processor needs avx512_vnni for it")
     if wanted != "auto":
         return wanted
     if torch and "amx_bf16" in flags:
         return "bfloat16"
-    return "int8" if "avx512_vnni" in flags else "float32"
+    return "int8" if vnni or (not torch and has_narrow_int8(flags)) else "float32"
+
+
+def has_narrow_int8(flags: frozenset[str]) -> bool:
+    """Whether int8 pays in CTranslate2 though there is no VNNI: with AVX2 alone, by oneDNN."""
+    return "avx2" in flags and "avx512f" not in flags
 
 
 def processor_flags() -> frozenset[str]:

@@ -164,12 +164,15 @@ def test_prompts_and_limits_can_be_configured(model_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "flags", "chosen"),
     [
-        ("auto", {"avx2"}, "float32"),
+        ("auto", {"avx2"}, "int8"),
+        ("auto", {"avx2", "avx512f"}, "float32"),
+        ("auto", {"asimd"}, "float32"),
         ("auto", {"avx512_vnni", "avx512_bf16"}, "int8"),
         ("auto", {"avx512_vnni", "avx512_bf16", "amx_bf16"}, "int8"),
         ("float32", {"amx_bf16"}, "float32"),
         ("bfloat16", {"avx2"}, "bfloat16"),
         ("int8", {"avx512_vnni"}, "int8"),
+        ("int8", {"avx2", "avx512f"}, "int8"),
     ],
 )
 def test_the_arithmetic_follows_the_processor(wanted: str, flags: set[str], chosen: str) -> None:
@@ -180,11 +183,12 @@ def test_torch_is_fastest_in_bfloat16_where_the_processor_has_amx() -> None:
     flags = frozenset({"avx512_vnni", "avx512_bf16"})
     assert arithmetic_for("auto", flags | {"amx_bf16"}, torch=True) == "bfloat16"
     assert arithmetic_for("auto", flags, torch=True) == "int8"
+    assert arithmetic_for("auto", frozenset({"avx2"}), torch=True) == "float32"
 
 
-def test_int8_without_vnni_is_refused() -> None:
+def test_int8_in_torch_without_vnni_is_refused() -> None:
     with pytest.raises(StartupRefused, match="MNEME_EMBED__PRECISION"):
-        arithmetic_for("int8", frozenset({"avx2"}))
+        arithmetic_for("int8", frozenset({"avx2"}), torch=True)
 
 
 @pytest.mark.parametrize(
