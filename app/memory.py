@@ -105,7 +105,7 @@ class Shown(dict[str, Any]):
 
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a row of MEMORY_COLUMNS (or of a mapping with the same names)."""
-    shown = Shown(zip(_FIELDS, _values(row), strict=True))
+    shown = dict(zip(_FIELDS, _values(row), strict=True))
     shown["importance_score"] = importance_score(row["importance"])
     return shown
 

@@ -26,7 +26,7 @@ def test_what_is_shown_again_is_encoded_as_if_it_were_new_whatever_was_accessed_
         "metadata": {"access_count": 5, "last_accessed_at": "never"}, "access_count": 0,
         "created_at": datetime(2026, 11, 30, 8, tzinfo=timezone(timedelta(hours=8))),
     }  # fmt: skip
-    shown = as_json(row)
+    shown = Shown(as_json(row))
     assert isinstance(shown, Shown)
     for count in range(3):
         assert orjson.dumps(shown.encoded()) == as_bytes(dict(shown))

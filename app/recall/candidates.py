@@ -20,7 +20,7 @@ from app.database import Statement, Transaction, sql
 from app.embed import BOTH, Columns
 from app.language import KeywordQuery
 from app.memory import MEMORY_ALIVE
-from app.recall.query import Candidates, Filters, Query, row_before
+from app.recall.query import NO_FILTERS, Candidates, Filters, Query, row_before
 from app.wire import halfvec, sparsevec
 
 # The subjects in scope; an unknown user has none, which leaves the shared one (whose id is the tenant's) or nothing.
@@ -90,7 +90,9 @@ class Shape:
 
 
 def shape_of(query: Query, asked: Asked, generation_id: int) -> Shape:
-    filters = tuple(name for name in Filters.__slots__ if getattr(query.filters, name))
+    filters: tuple[str, ...] = ()
+    if query.filters != NO_FILTERS:
+        filters = tuple(name for name in Filters.__slots__ if getattr(query.filters, name))
     return Shape(
         len(asked.keywords.codes),
         tuple(asked.vectors),
@@ -111,7 +113,9 @@ def limits_sources(query: Query) -> bool:
 
 def parameters(query: Query, asked: Asked, *, now: datetime) -> dict[str, Any]:
     """The values of every parameter that a SELECT over candidates may name."""
-    values = {name: getattr(query.filters, name) for name in Filters.__slots__}
+    values: dict[str, Any] = {}
+    if query.filters != NO_FILTERS:
+        values = {name: getattr(query.filters, name) for name in Filters.__slots__}
     return {
         **scope(query, now),
         **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()},
@@ -120,9 +124,8 @@ def parameters(query: Query, asked: Asked, *, now: datetime) -> dict[str, Any]:
     }
 
 
-async def find(transaction: Transaction, query: Query, asked: Asked, *, generation_id: int, now: datetime) -> bytes:
+async def find(transaction: Transaction, query: Query, asked: Asked, shape: Shape, *, now: datetime) -> bytes:
     """Measure every memory in scope, as columns() reads it; without a vector all cosines are NaN."""
-    shape = shape_of(query, asked, generation_id)
     packed = await transaction.fetch_value(_select(shape), **parameters(query, asked, now=now))
     return packed or b""
 

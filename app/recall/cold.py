@@ -46,16 +46,14 @@ async def propose_cold(
     )
 
 
-async def measure_cold(
-    transaction: Transaction, query: Query, asked: Asked, *, generation_id: int, now: datetime
-) -> bytes:
+async def measure_cold(transaction: Transaction, query: Query, asked: Asked, shape: Shape, *, now: datetime) -> bytes:
     """Records of what was proposed and is still there and cold, as candidates.columns() reads them."""
     remade = asked.remade
     if not remade.ids:
         return b""
     values = parameters(query, asked, now=now)
     values |= {"ids": remade.ids, "embeddings": remade.embeddings, "keyword_vectors": remade.keywords}
-    packed = await transaction.fetch_value(_measured(shape_of(query, asked, generation_id)), **values)
+    packed = await transaction.fetch_value(_measured(shape), **values)
     return packed or b""
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from app import telemetry
 from app.database import Transaction, sql
-from app.embed import Generation
 from app.indexes import PART
-from app.recall.candidates import Asked, parameters, shape_of
+from app.recall.candidates import Asked, Shape, parameters
 from app.recall.planner import SELECTIVE, LargeSubject, Plan, instead, looks, plan, share_of_parts
 from app.recall.probe import RecallProbe
 from app.recall.proposals import NEAREST, Read, Walk, probed, proposals, whole
@@ -72,14 +71,14 @@ async def find_in_large(
     transaction: Transaction,
     query: Query,
     asked: Asked,
+    shape: Shape,
     large: Sequence[LargeSubject],
     *,
-    generation: Generation,
     probe: RecallProbe,
     now: datetime,
 ) -> tuple[bytes, Statistics]:
     """Measure the proposed rows of large subjects and all rows of the query's other ones, as columns() reads them."""
-    shape = shape_of(query, asked, generation.generation_id)
+    dimension = 0 if asked.vector is None else len(asked.vector)
     ids = [subject.subject_id for subject in large]
     words, grams = asked.keywords.word_ids, asked.keywords.gram_ids
     rows = sum(subject.memory_count for subject in large)
@@ -99,18 +98,18 @@ async def find_in_large(
     if way.near == "index":
         shares = share_of_parts(large)
         walk = Walk(tuple(sorted(shares)))
-        found = await transaction.fetch_row(proposals(shape, generation.spec.dimension, own, times, walk), **values)
+        found = await transaction.fetch_row(proposals(shape, dimension, own, times, walk), **values)
         narrow = shape.filters or shape.agent or shape.past or min(shares.values()) < SELECTIVE
         # None at all: the store was just switched to another model, which this process has not followed yet.
         enough = min(NEAREST * times, rows) if narrow else 1
         if found is not None and not (dense and found["nearest"] < enough):
             if dense:
-                probe.offer(query.tenant_id, probed(shape, generation.spec.dimension, walk.parts), values)
+                probe.offer(query.tenant_id, probed(shape, dimension, walk.parts), values)
             return found["packed"] or b"", _statistics(found["counted"], asked, large)
         telemetry.SEARCH_UNDERFILLED.labels("ann_budget").inc()
         way = await instead(transaction, shape, rows, values)
     if way.near == "scan":
-        statement = proposals(shape, generation.spec.dimension, own, times, Read(way.index))
+        statement = proposals(shape, dimension, own, times, Read(way.index))
     else:
         statement = whole(shape, own, way.index)
     found = await transaction.fetch_row(statement, **values, facets=way.facets)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -62,6 +62,9 @@ class Filters:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     session_id: str | None = None
     min_trust: int = 0
+
+
+NO_FILTERS: Final = Filters()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from app.memory import as_json
+from app.memory import Shown, as_json
 from app.recall.candidates import Asked, Ids, limits_sources
 from app.recall.query import Candidates, Query, row_before
 from app.recall.signals import Floats
@@ -93,7 +93,7 @@ class Resident:
     @staticmethod
     def of(subject_id: UUID, stamp: Stamp | None, rows: Sequence[Any], dimension: int) -> "Resident":
         """From rows as residents.py reads them; vectors have `dimension` entries."""
-        memories = [as_json(row) for row in rows]
+        memories = [Shown(as_json(row)) for row in rows]
         marks = np.frombuffer(b"".join(row["mark"] for row in rows), ">u4").astype(np.uint32)
         vectors, seen = _vectors([row["vector"] for row in rows], dimension)
         further = [(number, row["windows"]) for number, row in enumerate(rows) if row["windows"]]

@@ -21,7 +21,7 @@ from app.database import Database, Transaction, sql
 from app.embed import BOTH, Generation
 from app.errors import DatabaseUnavailable
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE
-from app.recall.query import Filters, Query, RecallConfig
+from app.recall.query import NO_FILTERS, Query, RecallConfig
 from app.recall.resident import Resident, Stamp
 from app.recall.usage import Written
 
@@ -35,7 +35,6 @@ REMEMBERED = 100_000  # subjects whose last search is remembered
 USAGE_SECONDS = 30.0  # after which access counts are read again: other processes count, too
 ROWS_A_STATEMENT = 500
 STAMPS_A_STATEMENT = 500
-NO_FILTERS = Filters()
 _HELD, _BUSY = (telemetry.SEARCH_RESIDENT.labels(outcome) for outcome in ("held", "busy"))
 
 

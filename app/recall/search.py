@@ -179,10 +179,14 @@ class Recaller:
                 choice, rows = await self._choose(transaction, query, candidates, judged, at)
             ids = [candidates.ids[row] for row in (choice.chosen if pool is None else pool.rows)]
             of_then = {} if query.as_of is None else await texts_of_then(transaction, query, ids, now=at)
-        shape = shape_of(query, asked, self.generation.generation_id)
-        walls = await look_up(transaction, query, asked, shape, why_not, now=at) if why_not else {}
+        walls: Mapping[UUID, Any] = {}
+        if why_not:
+            shape = shape_of(query, asked, self.generation.generation_id)
+            walls = await look_up(transaction, query, asked, shape, why_not, now=at)
         # What is not in rows was overruled or expired between the two statements.
-        told = {one: as_json(rows[one]) | of_then.get(one, {}) for one in ids if one in rows}
+        told: dict[UUID, dict[str, Any]] = {one: as_json(rows[one]) for one in ids if one in rows}
+        if of_then:
+            told = {one: memory | of_then.get(one, {}) for one, memory in told.items()}
         subjects = {one: row["subject_id"] for one, row in rows.items()}
         return _Found(candidates, judged, choice, pool, told, subjects, walls)
 
@@ -288,15 +292,14 @@ class Recaller:
         self, transaction: Transaction, query: Query, asked: Asked, now: datetime
     ) -> tuple[Candidates, Statistics | None]:
         generation_id, statistics = self.generation.generation_id, None
-        cold = await measure_cold(transaction, query, asked, generation_id=generation_id, now=now)
+        shape = shape_of(query, asked, generation_id)
+        cold = await measure_cold(transaction, query, asked, shape, now=now)
         large = await self.large.among(transaction, query, generation_id)
         if large:
-            warm, statistics = await find_in_large(
-                transaction, query, asked, large, generation=self.generation, probe=self.probe, now=now
-            )
+            warm, statistics = await find_in_large(transaction, query, asked, shape, large, probe=self.probe, now=now)
         else:
-            warm = await find(transaction, query, asked, generation_id=generation_id, now=now)
-        return columns(warm + cold, asked, shape_of(query, asked, generation_id)), statistics
+            warm = await find(transaction, query, asked, shape, now=now)
+        return columns(warm + cold, asked, shape), statistics
 
     async def _look_in_the_cold(self, query: Query, asked: Asked, *, at: datetime) -> Asked:
         """With the cold memories that may be hits, if they are asked for: no transaction waits for their vectors."""
