@@ -59,10 +59,11 @@ _VECTOR = """
            WHEN m.other_generation_id = :generation_id AND m.other_window_count = 1 THEN halfvec_send(m.other_embedding)
       END AS vector
 """
+# By their ids: the subject is no index condition, or one plan for all could read it whole (see proposals.py).
 _HYDRATE = {
     (deprecated, past, vectors): sql(f"""
         SELECT {MEMORY_COLUMNS}, m.subject_id {_VECTOR if vectors else ""} FROM {MEMORY_SOURCE}
-        WHERE m.tenant_id = :tenant_id AND {SUBJECTS} AND m.memory_id = ANY (cast(:ids AS uuid[]))
+        WHERE m.tenant_id = :tenant_id AND ({SUBJECTS}) IS TRUE AND m.memory_id = ANY (cast(:ids AS uuid[]))
           AND {known(deprecated, past)} AND {MEMORY_ALIVE}
     """)
     for deprecated in (False, True)

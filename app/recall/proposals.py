@@ -64,7 +64,7 @@ def _by_scan(shape: Shape, source: str, limit: int) -> str:
     # Only ids and distances are sorted: with all that is measured it took half as long again.
     return f"""
         SELECT m.memory_id, {record(shape)} AS packed FROM memories m
-        WHERE {_HERE} AND m.memory_id = ANY (ARRAY(
+        WHERE {_HERE_BY_ID} AND m.memory_id = ANY (ARRAY(
             SELECT one.memory_id FROM (
                 SELECT m.memory_id, {distance("vector", shape.generation_id)} AS distance FROM {source}
                 WHERE {_in_large(shape)} OFFSET 0
@@ -115,7 +115,7 @@ def proposals(shape: Shape, dimension: int, own_is_large: bool, times: int, near
                 WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
                 GROUP BY t.memory_id ORDER BY weight DESC, t.memory_id DESC
             ) AS ranked
-            JOIN memories m ON {_HERE} AND m.memory_id = ranked.memory_id
+            JOIN memories m ON {_HERE_BY_ID} AND m.memory_id = ranked.memory_id
             WHERE ranked.memory_id NOT IN (SELECT near.memory_id FROM near) AND {alive(shape)} AND ({matching(shape)})
             ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED * times}
         ), latest AS (
@@ -172,6 +172,9 @@ def _others(own_is_large: bool) -> str:
 
 
 _HERE: Final = "m.tenant_id = :tenant_id AND m.subject_id = ANY (cast(:large AS uuid[]))"
+# The subject is no index condition there: one plan for all takes every subject for an average one, and where these have
+# few rows would read all of a large one for each id.
+_HERE_BY_ID: Final = "m.tenant_id = :tenant_id AND (m.subject_id = ANY (cast(:large AS uuid[]))) IS TRUE"
 _LATEST: Final = f"""
     unnest(cast(:large AS uuid[])) AS one (subject_id)
     CROSS JOIN LATERAL (

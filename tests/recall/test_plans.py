@@ -71,10 +71,11 @@ FILL = f"""
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A database with many memories, and the generation of their vectors."""
+    """A database with many memories, the generation of their vectors, and the URL of its owner."""
 
     database: Database
     generation: Generation
+    owner_url: str
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ async def store(cluster: embedded.EmbeddedServer) -> AsyncIterator[Store]:
     await asyncio.to_thread(administer, owner, *FILL.split(";"))
     await tend_large_subjects(database, RecallConfig(exact_scan_rows=1_000), now=NOW)
     await asyncio.to_thread(administer, owner, "ANALYZE")
-    yield Store(database, generation)
+    yield Store(database, generation, owner)
     await database.close()
     await asyncio.to_thread(administer, superuser, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -181,6 +182,31 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
             found = await plan(transaction, statement, values, generic=generic)
             assert all(index in found for index in indexes), (name, found)
             assert not SEQUENTIAL.search(found), (name, found)
+
+
+@pytest.mark.parametrize(
+    "query", [PLAIN, RICH, replace(PLAIN, as_of=NOW), replace(PLAIN, filters=Filters(created_to=NOW))]
+)
+async def test_among_many_small_subjects_no_large_one_is_read_whole_for_a_few_ids(store: Store, query: Query) -> None:
+    shape = candidates.shape_of(query, ASKED, store.generation.generation_id)
+    walk = proposals.Walk((1,))
+    said = {("memories", "subject_id"): 10_000, ("memory_terms", "term_id"): 3}
+    changed = [f"ALTER TABLE {table} ALTER COLUMN {column} {{}}" for table, column in said]
+    try:
+        known = [one.format(f"SET (n_distinct = {n})") for one, n in zip(changed, said.values(), strict=True)]
+        await asyncio.to_thread(administer, store.owner_url, *known, "ANALYZE memories, memory_terms")
+        async with store.database.read(DEFAULT_TENANT_ID, ordered=True) as transaction:
+            for statement in (
+                proposals.proposals(shape, DIMENSION, True, 1, walk),
+                proposals.proposals(shape, DIMENSION, True, 1, proposals.Read()),
+                hydrate._HYDRATE[False, query.as_of is not None, True],
+            ):
+                found = await plan(transaction, statement, {}, generic=True)
+                assert "memories_id_idx on memories m" in found, found
+                assert not re.search(r"(Join )?Filter: .*\b(ranked\.memory_id = m_\d|memory_id = ANY)", found), found
+    finally:
+        forgotten = [one.format("RESET (n_distinct)") for one in changed]
+        await asyncio.to_thread(administer, store.owner_url, *forgotten, "ANALYZE memories, memory_terms")
 
 
 BY_INDEX: dict[narrow.Index, tuple[Filters, str]] = {
