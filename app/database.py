@@ -5,9 +5,8 @@ tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); n
 """
 
 import asyncio
-import re
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -22,73 +21,26 @@ from app import telemetry
 from app.connections import DatabaseConfig, make_engine, opening
 from app.errors import DatabaseUnavailable, PoolExhausted, StartupRefused
 from app.failures import of_driver, raise_translated, refuse_start, translated
+from app.statements import Statement, Transaction, sql
+
+__all__ = [
+    "APP_ROLE",
+    "MIN_PGVECTOR",
+    "WORKER_ROLE",
+    "Database",
+    "Scope",
+    "Statement",
+    "Transaction",
+    "counted_commits",
+    "note_commit",
+    "sql",
+    "subject_lock",
+]
 
 APP_ROLE = "mneme_app"
 WORKER_ROLE = "mneme_worker"
 MIN_POSTGRESQL = 16
 MIN_PGVECTOR = (0, 8, 4)
-
-
-class Statement:
-    """SQL with `:named` parameters, turned once into the driver's numbered form; made for module-level constants."""
-
-    __slots__ = ("names", "sql")
-
-    def __init__(self, sql_text: str) -> None:
-        names: dict[str, None] = {}
-
-        def numbered(match: re.Match[str]) -> str:
-            names.setdefault(match[1])
-            return f"${list(names).index(match[1]) + 1}"
-
-        self.sql = _PARAMETER.sub(numbered, sql_text)
-        self.names = tuple(names)
-
-    def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        return [values[name] for name in self.names]
-
-
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")  # not the casts `::type`
-sql = Statement
-
-
-class Transaction:
-    """One open transaction; its methods take the statement's named parameters."""
-
-    __slots__ = ("_connection", "_timeout_seconds", "locked")
-
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", opened: str) -> None:
-        self._connection = connection
-        self.locked = int(opened[7:]) if opened.startswith("SELECT ") else 0  # how many of the locks it holds
-        self._timeout_seconds: float | None = None  # the pool's
-
-    async def allow(self, seconds: float) -> None:
-        """Let the statements of this transaction take longer than usual: for jobs, never for requests."""
-        await self._connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
-        self._timeout_seconds = 2 * seconds
-
-    async def fetch(self, statement: Statement, **values: Any) -> "list[asyncpg.Record]":
-        rows: list[asyncpg.Record] = await self._connection.fetch(
-            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
-        )
-        return rows
-
-    async def fetch_row(self, statement: Statement, **values: Any) -> "asyncpg.Record | None":
-        return await self._connection.fetchrow(
-            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
-        )
-
-    async def fetch_value(self, statement: Statement, **values: Any) -> Any:
-        return await self._connection.fetchval(
-            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
-        )
-
-    async def execute(self, statement: Statement, **values: Any) -> int:
-        """Run a statement and return how many rows it touched."""
-        done = await self._connection.execute(
-            statement.sql, *statement.arguments(values), timeout=self._timeout_seconds
-        )
-        return int(done.rpartition(" ")[2]) if done[-1:].isdigit() else 0
 
 
 class Scope:

@@ -42,9 +42,21 @@ def halfvec(vector: np.ndarray) -> bytes:
     return struct.pack(">HH", len(vector), 0) + vector.astype(">f2").tobytes()
 
 
+def halfvecs(vectors: np.ndarray) -> list[bytes]:
+    """Float vectors of one length (rows) as parameters."""
+    head = struct.pack(">HH", vectors.shape[1], 0)
+    return [head + row.tobytes() for row in vectors.astype(">f2")]
+
+
 def sparsevec(ids: Sequence[int], weights: Sequence[float]) -> bytes:
     """A sparse vector (ids ascending from 0) as a parameter."""
     return struct.pack(f">iii{len(ids)}i{len(ids)}f", KEYWORD_DIMENSIONS, len(ids), 0, *ids, *weights)
+
+
+def sparsevec_of(ids: np.ndarray, weights: np.ndarray) -> bytes:
+    """The same of arrays."""
+    head = struct.pack(">iii", KEYWORD_DIMENSIONS, len(ids), 0)
+    return head + ids.astype(">i4").tobytes() + weights.astype(">f4").tobytes()
 
 
 def new_id() -> UUID:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from app.clock import now
 from app.connections import DatabaseConfig
 from app.database import Database, sql
 from app.errors import DatabaseUnavailable, DeadlineExceeded, PoolExhausted, StartupRefused
-from app.wire import halfvec, sparsevec
+from app.wire import halfvec, halfvecs, sparsevec, sparsevec_of
 from tests.conftest import administer
 
 ME = sql("SELECT name FROM tenants")
@@ -261,7 +262,9 @@ async def test_a_superusers_url_steps_down_into_the_walls(owner_url: str, tenant
 @given(st.lists(st.floats(-1, 1, width=16), min_size=1, max_size=64))
 def test_vectors_are_spoken_in_pgvectors_own_format(values: list[float]) -> None:
     theirs = HalfVector(values).to_binary()
-    assert halfvec(np.array(values, dtype=np.float32)) == theirs
+    vector = np.array(values, dtype=np.float32)
+    assert halfvec(vector) == theirs
+    assert halfvecs(np.stack([vector, vector[::-1]])) == [theirs, HalfVector(values[::-1]).to_binary()]
 
 
 @given(st.dictionaries(st.integers(0, 999_999_999), st.integers(1, 3), max_size=40))
@@ -269,3 +272,19 @@ def test_sparse_vectors_are_spoken_in_pgvectors_own_format(weights: dict[int, in
     ids = sorted(weights)
     theirs = SparseVector(dict[int, float](weights), 1_000_000_000).to_binary()
     assert sparsevec(ids, [weights[i] for i in ids]) == theirs
+    assert sparsevec_of(np.array(ids, np.int64), np.array([weights[i] for i in ids], np.int64)) == theirs
+
+
+async def test_what_is_made_early_is_made_while_an_answer_is_waited_for(narrow: Database, tenant: UUID) -> None:
+    done: list[str] = []
+    async with narrow.write(tenant) as transaction:
+        transaction.meanwhile(partial(done.append, name) for name in ("one", "two"))
+        assert done == []
+        await transaction.execute(SLEEP, seconds=0.2)
+        assert done == ["one", "two"]
+        transaction.meanwhile([partial(done.append, "left")] * 2)
+        transaction.meanwhile([partial(done.append, "instead")])
+        await transaction.fetch(SLEEP, seconds=0.2)
+        assert done[2:] == ["instead"]
+        transaction.meanwhile([partial(done.append, "never")])
+    assert done[3:] == []

@@ -7,7 +7,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from operator import getitem
 from typing import Final
 from zlib import crc32
 
@@ -21,7 +21,6 @@ _PIECES: Final = re.compile(r"[a-z0-9]+|[^\W_a-z0-9]")
 _ASCII_PIECES: Final = re.compile(r"[a-z0-9]+")  # the same rule, twice as fast
 ENTRIES_PER_GRAM: Final = 4
 REMEMBERED_GRAMS: Final = 1 << 16
-Gram = str | tuple[str, str]
 
 
 class HashingEngine:
@@ -61,13 +60,13 @@ def _pieces(text: str) -> list[str]:
 
 def _sums(texts: Sequence[str], dimension: int) -> NDArray[np.intp]:
     """(texts, 2 · dimension): how often each entry occurs in the grams of each text, counted for all at once."""
-    of_piece, of_pair = _entries(dimension)
+    of_piece, before = _entries(dimension)
     found: list[bytes] = []
     sizes: list[int] = []
     for text in texts:
         pieces = _pieces(text) or [text]
         found += map(of_piece, pieces)
-        found += map(of_pair, pairwise(pieces))
+        found += map(getitem, map(before, pieces[:-1]), pieces[1:])
         sizes.append(2 * len(pieces) - 1)
     entries = np.frombuffer(b"".join(found), np.uint16).astype(np.intp)
     if len(texts) > 1:
@@ -76,28 +75,55 @@ def _sums(texts: Sequence[str], dimension: int) -> NDArray[np.intp]:
     return np.bincount(entries, minlength=2 * dimension * len(texts)).reshape(len(texts), 2 * dimension)
 
 
-class _Entries(dict[Gram, bytes]):
+class _Entries(dict[str, bytes]):
     """Positions of a gram's entries in [0, 2 · dimension) as uint16; the upper half stands for -1.
 
-    Remembered while there is room: a look-up takes a tenth of the time.
+    Of pieces by themselves, or, if all have `first` before them, of pairs. Remembered while there is `room`: a look-up
+    takes a tenth of the time.
     """
 
-    __slots__ = ("dimension",)
+    __slots__ = ("dimension", "first", "room")
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, room: "_Room", first: str = "") -> None:
         super().__init__()
-        self.dimension = dimension
+        self.dimension, self.room, self.first = dimension, room, first
 
-    def __missing__(self, gram: Gram) -> bytes:
-        data = (gram if isinstance(gram, str) else "\0".join(gram)).encode("utf-8", "surrogatepass")
+    def __missing__(self, piece: str) -> bytes:
+        data = (self.first + piece).encode("utf-8", "surrogatepass")
         positions = [crc32(data, seed) % (2 * self.dimension) for seed in range(ENTRIES_PER_GRAM)]
         entries = struct.pack(f"={ENTRIES_PER_GRAM}H", *positions)
-        if len(self) < REMEMBERED_GRAMS:
-            self[gram] = entries
+        if self.room.left > 0:
+            self.room.left -= 1
+            self[piece] = entries
         return entries
 
 
+class _Pairs(dict[str, _Entries]):
+    """What is remembered of the pairs that begin with a piece: two look-ups of strings take half of one of a pair."""
+
+    __slots__ = ("dimension", "room")
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.dimension, self.room = dimension, _Room()
+
+    def __missing__(self, piece: str) -> _Entries:
+        entries = _Entries(self.dimension, self.room, f"{piece}\0")
+        if self.room.left > 0:
+            self[piece] = entries
+        return entries
+
+
+class _Room:
+    """For how many grams more there is room."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = REMEMBERED_GRAMS
+
+
 @lru_cache
-def _entries(dimension: int) -> tuple[Callable[[str], bytes], Callable[[tuple[str, str]], bytes]]:
-    """The entries of a piece and of a pair of pieces."""
-    return _Entries(dimension).__getitem__, _Entries(dimension).__getitem__
+def _entries(dimension: int) -> tuple[Callable[[str], bytes], Callable[[str], _Entries]]:
+    """The entries of a piece, and those of the pairs that begin with it."""
+    return _Entries(dimension, _Room()).__getitem__, _Pairs(dimension).__getitem__

@@ -90,6 +90,8 @@ def fold_aligned(text: str) -> tuple[str, list[int]]:
 @lru_cache(maxsize=REMEMBERED_TEXTS)
 def _evened(text: str) -> str:
     """NFKC, case folded, simplified: what every form of a text begins with, so a write asks three times."""
+    if text.isascii():
+        return text.lower()
     text = unicodedata.normalize("NFKC", text).casefold()
     # Most texts hold no traditional character, and asking the set first is 30 times faster than translating.
     return text if _TRADITIONAL.isdisjoint(text) else text.translate(_TO_SIMPLIFIED)

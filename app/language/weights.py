@@ -25,6 +25,7 @@ QUERY_GRAMS_MAX = 96
 STORED_WORDS_MAX = 8_000  # together below the 16,000 entries that a sparsevec can hold
 STORED_GRAMS_MAX = 7_900
 REMEMBERED_TERMS = 100_000
+_COUNT_BITS, _ROW_BITS = 2, 32  # of a number for a term of one of many texts
 
 
 class KeywordVector(NamedTuple):
@@ -32,6 +33,14 @@ class KeywordVector(NamedTuple):
 
     ids: tuple[int, ...]
     counts: tuple[int, ...]
+    word_count: int
+
+
+class KeywordArrays(NamedTuple):
+    """The same as arrays."""
+
+    ids: NDArray[np.int64]
+    counts: NDArray[np.int64]
     word_count: int
 
 
@@ -146,6 +155,44 @@ def keyword_vector(text: str) -> KeywordVector:
         grams.update((word, TERM_FREQUENCY_CAP) for word, count in counted.items() if count > TERM_FREQUENCY_CAP)
     ids = sorted(grams)
     return KeywordVector(tuple(ids), tuple(map(grams.__getitem__, ids)), len(found_words))
+
+
+def keyword_arrays(texts: Sequence[str]) -> list[KeywordArrays]:
+    """The same for many texts at once: sorted and counted together, which takes half of the time of each by itself."""
+    found_words: list[int] = []
+    found_grams: list[int] = []
+    often: list[int] = []
+    sizes: list[int] = []
+    for text in texts:
+        of_words, of_grams = read(text, _NUMBERED)
+        found_words += of_words
+        found_grams += of_grams
+        often.append(len(of_words))
+        sizes.append(len(of_grams))
+    if max(often) > STORED_WORDS_MAX or max(sizes) > STORED_GRAMS_MAX:  # perhaps something is left out
+        return [
+            KeywordArrays(np.array(one.ids, np.int64), np.array(one.counts, np.int64), one.word_count)
+            for one in map(keyword_vector, texts)
+        ]
+    # A number for each term: its text, its id, and what its count lacks of TERM_FREQUENCY_CAP; a gram that is a word,
+    # too, comes behind it.
+    rows = np.arange(len(texts) + 1) << _ROW_BITS
+    words, counts = np.unique(
+        (np.array(found_words, np.int64) << _COUNT_BITS) + np.repeat(rows[:-1], often), return_counts=True
+    )
+    words += TERM_FREQUENCY_CAP - np.minimum(counts, TERM_FREQUENCY_CAP)
+    grams = (np.array(found_grams, np.int64) << _COUNT_BITS) + np.repeat(rows[:-1], sizes) + TERM_FREQUENCY_CAP
+    terms = np.sort(np.concatenate((words, grams)))
+    new = np.ones(len(terms), np.bool_)
+    new[1:] = (terms[1:] >> _COUNT_BITS) != (terms[:-1] >> _COUNT_BITS)
+    terms = terms[new]
+    ends = np.searchsorted(terms, rows).tolist()
+    ids = (terms & ((1 << _ROW_BITS) - 1)) >> _COUNT_BITS
+    weights = np.maximum(TERM_FREQUENCY_CAP - (terms & ((1 << _COUNT_BITS) - 1)), 1)
+    return [
+        KeywordArrays(ids[start:end], weights[start:end], count)
+        for start, end, count in zip(ends, ends[1:], often, strict=False)
+    ]
 
 
 def word_ids(text: str) -> list[int]:

@@ -6,7 +6,7 @@ statement is of the same person and attribute, and the new one says outright tha
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -41,7 +41,8 @@ ADDED: Final = Either(
 )
 DOUBT: Final = Either(
     "？|吗|如果|要是|可能|也许|打算|计划|准备|考虑|想(?!起)|希望|应该|好像|据说|听说|差点|要不要|能不能|会不会|是否",
-    r"\?|\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w* to|hop\w+"
+    r"\?",
+    r"\b(?:if|might|may|maybe|perhaps|consider\w*|plan\w*|want\w* to|hop\w+"
     r"|should|could|would|whether|almost|think\w*)\b",
 )
 """What is asked, wished or guessed has not changed anything."""
@@ -79,7 +80,9 @@ _STATES = Either(
     + "|".join(re.sub("i$", "(?:y|i)", word) for word in _STATE_WORDS if word.isascii())
     + r")(?:e|d|s|ed|es|ing|al)?\b",
 )
-_ANY_CUE = Either(*(re.sub(r"[(][?]P<[a-z_]+>", "(?:", row) for row in rows(CUES)))
+# Whether there is any, not where: without what may stand in front of it, and without names.
+_BARE_CUES = [replace(cue, english=re.sub(r"^[(][?]:(?:[a-z]+ [|]?)+[)][?*]", "", cue.english)) for cue in CUES]
+_ANY_CUE = Either(*(re.sub(r"[(][?]P<[a-z_]+>", "(?:", row) for row in rows(_BARE_CUES)))
 _PIECE = re.compile("[\u3400-\u9fff]|[a-z0-9']+")
 _SAYING_WHEN: Final = frozenset(
     ["got", "get", "just", "last", "week", "month", "year", "yesterday", "刚", "刚刚", "昨天", "去年", "上周", "上个月"]

@@ -81,10 +81,10 @@ async def judge(
     overruled: set[UUID] = set()
     for draft, near_in_batch, (subject_id, large, found) in zip(drafts, in_batch, neighbours, strict=True):
         user_id = draft.new.user_id
+        draft.new_subject, draft.large = large is None and user_id not in subject_of, bool(large)
         if user_id not in subject_of:
             subject_of[user_id] = subject_id or new_id()
         draft.subject_id = subject_of[user_id]
-        draft.new_subject, draft.large = large is None, bool(large)
         there: dict[UUID, Neighbour] = {}
         for row in found:  # by its text, its key and its vector, so perhaps more than once
             if row["memory_id"] not in overruled and row["memory_id"] != draft.memory_id:
@@ -142,7 +142,8 @@ def decide(draft: Draft, near: Sequence[Neighbour], config: RememberConfig) -> N
     never overrules a newer one: then the draft itself is stored as deprecated, `outdated`.
     """
     key = draft.new.key
-    near = sorted(near, key=lambda n: (not n.same_text, -n.similarity))
+    if len(near) > 1:
+        near = sorted(near, key=lambda n: (not n.same_text, -n.similarity))
     if _is_twin(draft, near, config):
         return
     holder = next((n for n in near if key is not None and n.key == key), None)

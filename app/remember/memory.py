@@ -1,18 +1,19 @@
 """What comes in and what became of it: the shapes of the write path, and all that is computed without a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+import numpy as np
 from pydantic import BaseModel, Field
 
 from app.guard import FULL_TRUST
 from app.kinds import KINDS
-from app.language import KeywordVector, keyword_vector, normalise
-from app.wire import halfvec, new_id
+from app.language import keyword_arrays, keyword_vector, normalise
+from app.wire import halfvec, halfvecs, new_id, sparsevec, sparsevec_of
 
 IfTrivial = Literal["filter", "expire", "keep"]
 """Small talk is left out; or stored, at importance 1 unless another is given, which expires; or stored for good."""
@@ -45,9 +46,9 @@ class RememberConfig(BaseModel, extra="forbid"):
 LATE: Final = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # frozen, to make one takes four times as long
 class NewMemory:
-    """One memory as its writer states it; limits were checked at the door."""
+    """One memory as its writer states it; limits were checked at the door. Nobody changes it."""
 
     user_id: str | None
     content: str
@@ -95,9 +96,9 @@ class Draft:
     """A memory on its way into the tables: identity is fixed, verdict and vector come later."""
 
     __slots__ = (
-        "_embedding", "_keywords", "actor", "content_hash", "in_review", "large", "links", "memory_id", "new",
-        "new_subject", "now", "opinions", "outcome", "outdated_by", "reason", "retired", "stated_at", "status",
-        "subject_id", "trust", "twin_id", "windows", "woken",
+        "actor", "content_hash", "in_review", "large", "links", "memory_id", "new", "new_subject", "now", "opinions",
+        "outcome", "outdated_by", "packed", "reason", "retired", "stated_at", "status", "subject_id", "trust",
+        "twin_id", "weighed", "windows", "woken",
     )  # fmt: skip
 
     def __init__(self, new: NewMemory, actor: str, now: datetime, trust: int = FULL_TRUST) -> None:
@@ -108,9 +109,9 @@ class Draft:
         self.woken = False  # whether it is judged again because it was cold
         self.memory_id: UUID = new_id()
         self.content_hash = content_hash(new.content)
-        self._keywords: KeywordVector | None = None
+        self.weighed: tuple[bytes, int] | None = None  # see weigh()
         self.windows: Any = None  # float32 (windows, dimension) or None while pending
-        self._embedding: bytes | None = None
+        self.packed: bytes | None = None  # see embedding
         self.subject_id: UUID | None = None
         self.new_subject = True
         self.large = False  # whether the subject has a vector index and postings
@@ -135,15 +136,16 @@ class Draft:
     @property
     def embedding(self) -> bytes | None:
         """The first window as a parameter; None while pending."""
-        if self._embedding is None and self.windows is not None:
-            self._embedding = halfvec(self.windows[0])
-        return self._embedding
+        if self.packed is None and self.windows is not None:
+            self.packed = halfvec(self.windows[0])
+        return self.packed
 
-    def weigh(self) -> KeywordVector:
-        """Its words and their weights, reckoned once, when they are first asked for: only what is stored needs them."""
-        if self._keywords is None:
-            self._keywords = keyword_vector(self.new.content)
-        return self._keywords
+    def weigh(self) -> tuple[bytes, int]:
+        """Its words with their weights as a parameter, and how many they are; only what is stored needs them."""
+        if self.weighed is None:
+            words = keyword_vector(self.new.content)
+            self.weighed = sparsevec(words.ids, words.counts), words.word_count
+        return self.weighed
 
     @property
     def true_since(self) -> datetime:
@@ -167,6 +169,22 @@ class Draft:
     def importance(self) -> float:
         given = self.new.importance
         return KINDS[self.new.kind].default_importance if given is None else given
+
+
+def weigh(drafts: Sequence[Draft]) -> None:
+    """What Draft.weigh() does, for many at once: in half the time."""
+    left = [draft for draft in drafts if draft.weighed is None]
+    if len(left) > 1:
+        for draft, words in zip(left, keyword_arrays([draft.new.content for draft in left]), strict=True):
+            draft.weighed = sparsevec_of(words.ids, words.counts), words.word_count
+
+
+def pack(drafts: Sequence[Draft]) -> None:
+    """Make the parameters of the first windows of many at once."""
+    left = [draft for draft in drafts if draft.packed is None and draft.windows is not None]
+    if len(left) > 1:
+        for draft, packed in zip(left, halfvecs(np.stack([draft.windows[0] for draft in left])), strict=True):
+            draft.packed = packed
 
 
 def content_hash(text: str) -> bytes:

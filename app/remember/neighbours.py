@@ -11,7 +11,7 @@ from uuid import UUID
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
 from app.indexes import PART, part_of
-from app.remember.memory import Draft
+from app.remember.memory import Draft, pack
 
 NEIGHBOURS: Final = 5
 """Nearest active memories that a draft is compared with."""
@@ -37,6 +37,7 @@ async def stored_near(
     # In slices: a statement compares each of its drafts with every memory of its subject, and has a time limit.
     for start in range(0, len(drafts), DRAFTS_PER_STATEMENT):
         drafts_here = drafts[start : start + DRAFTS_PER_STATEMENT]
+        pack(drafts_here)
         found += [(None, None, []) for _ in drafts_here]
         values = {
             "tenant_id": tenant_id,

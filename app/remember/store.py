@@ -4,17 +4,23 @@ Invariant: everything here runs inside the writing transaction; one statement wr
 usage, links, queue entry and audit event.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, Final
 from uuid import UUID
 
 from app.cold import wake
 from app.database import Statement, Transaction, sql
-from app.language import TOKENIZER_VERSION, word_ids
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json, importance_score
-from app.remember.memory import Draft, Written
-from app.wire import halfvec, new_id, sparsevec
+from app.remember.columns import columns_of, signed
+from app.remember.memory import Draft, Written, weigh
+from app.wire import new_id
+
+ROWS_AT_ONCE: Final = 50
+"""Rows of a statement, at least, where there are more for another: the database stores while the API makes it ready."""
+A_PIECE: Final = 16
+"""Drafts of a piece of work that is done while the database is waited for: its answer waits for two pieces at most."""
 
 
 async def store(
@@ -24,14 +30,48 @@ async def store(
     await retire(transaction, tenant_id, drafts)
     repeats = [draft for draft in drafts if draft.twin_id is not None]
     new = [draft for draft in drafts if draft.outcome != "duplicate" or draft.status == "duplicate"]
-    if new:
-        columns = _columns(new, tenant_id, generation_id)
+    shown: dict[UUID, Any] = {}
+    for columns in _in_slices(transaction, new, tenant_id, generation_id, shown):
         statement = _insert(tuple(name for name in _OPTIONAL if columns[name]))
         await transaction.execute(statement, **columns)
     twins = await _repeat(transaction, tenant_id, repeats) if repeats else {}
-    rendered = {draft.memory_id: _render(draft) for draft in new}
-    twins |= {memory_id: row for memory_id, row in rendered.items() if memory_id not in twins}
-    return [_written(draft, twins) for draft in drafts]
+    _show(new, shown)
+    told = shown | twins
+    return [_written(draft, told) for draft in drafts]
+
+
+def weighing(drafts: Sequence[Draft]) -> Iterator[Callable[[], object]]:
+    """Pieces of work: the words of drafts."""
+    return (partial(weigh, drafts[start : start + A_PIECE]) for start in range(0, len(drafts), A_PIECE))
+
+
+def _show(drafts: Sequence[Draft], shown: dict[UUID, Any]) -> None:
+    for draft in drafts:
+        if draft.memory_id not in shown:
+            shown[draft.memory_id] = _render(draft)
+
+
+def _in_slices(
+    transaction: Transaction, drafts: Sequence[Draft], tenant_id: UUID, generation_id: int, shown: dict[UUID, Any]
+) -> Iterator[dict[str, Any]]:
+    """The columns of drafts in parts, so that the next is made ready, or all is shown, while the last is stored."""
+    count = max(1, len(drafts) // ROWS_AT_ONCE)
+    ends = [len(drafts) * number // count for number in range(count + 1)]
+    parts = [drafts[start:end] for start, end in pairwise(ends) if start < end]
+    ready: dict[int, dict[str, Any]] = {}
+
+    def make(number: int) -> None:
+        ready[number] = columns_of(parts[number], tenant_id, generation_id)
+
+    pieces: list[Callable[[], object]] = []
+    for number in range(1, len(parts)):
+        pieces += [*weighing(parts[number]), partial(make, number)]
+    pieces += [partial(_show, drafts[start : start + A_PIECE], shown) for start in range(0, len(drafts), A_PIECE)]
+    transaction.meanwhile(pieces)
+    for number in range(len(parts)):
+        if number not in ready:
+            make(number)
+        yield ready.pop(number)
 
 
 async def retire(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft]) -> None:
@@ -45,7 +85,7 @@ async def retire(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dra
             memories=[memory_id for _, memory_id, _ in retired],
             details=[{"reason": reason, "by": str(draft.memory_id)} for draft, _, reason in retired],
             events=[new_id() for _ in retired],
-            **_signed([draft for draft, _, _ in retired]),
+            **signed([draft for draft, _, _ in retired]),
         )
 
 
@@ -60,11 +100,6 @@ def _written(draft: Draft, memories: dict[UUID, Any]) -> Written:
     return Written("duplicate", memories[draft.twin_id], kept)
 
 
-def _signed(drafts: Sequence[Draft]) -> dict[str, list[Any]]:
-    """Who and when, draft by draft: those of several requests may be stored together."""
-    return {"actors": [draft.actor for draft in drafts], "moments": [draft.now for draft in drafts]}
-
-
 async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft]) -> dict[UUID, Any]:
     """Count repeats on their twins and fetch these."""
     rows = await transaction.fetch(
@@ -75,7 +110,7 @@ async def _repeat(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Dr
         kept=[draft.memory_id if draft.status == "duplicate" else None for draft in drafts],
         events=[new_id() for _ in drafts],
         trusts=[draft.trust for draft in drafts],
-        **_signed(drafts),
+        **signed(drafts),
     )
     await wake(
         transaction, tenant_id, [row["id"] for row in rows if row["embedding"] == "cold"],
@@ -129,104 +164,6 @@ def _render(draft: Draft) -> dict[str, Any]:
         "embedding": "pending" if draft.windows is None else "ready",
         "trust": draft.trust,
         "importance_score": importance_score(draft.importance),
-    }
-
-
-def text_array(values: Sequence[str]) -> str:
-    """The text form of a text[]: unnest() cannot take an array of arrays apart by one dimension."""
-    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
-
-
-def _columns(drafts: Sequence[Draft], tenant_id: UUID, generation_id: int) -> dict[str, Any]:
-    """The parameters of an insert: memories column by column, then the rows of the tables beside them."""
-    news, keywords = [draft.new for draft in drafts], [draft.weigh() for draft in drafts]
-    subjects = {draft.subject_id: draft for draft in reversed(drafts) if draft.new_subject}
-    return {
-        "tenant_id": tenant_id,
-        "new_subjects": list(subjects),
-        "users": [draft.new.user_id for draft in subjects.values()],
-        "subject_moments": [draft.now for draft in subjects.values()],
-        "subjects": [draft.subject_id for draft in drafts],
-        "memories": [draft.memory_id for draft in drafts],
-        "agents": [new.agent_id for new in news],
-        "statuses": [draft.status for draft in drafts],
-        "contents": [new.content for new in news],
-        "content_types": [new.content_type for new in news],
-        "kinds": [new.kind for new in news],
-        "keys": [new.key for new in news],
-        "importances": [draft.importance for draft in drafts],
-        "tags": [text_array(new.tags) for new in news],
-        "metadata": [new.metadata for new in news],
-        "sources": [new.source for new in news],
-        "sessions": [new.session_id for new in news],
-        "pinned": [new.pinned for new in news],
-        "event_at": [new.event_at for new in news],
-        "valid_from": [new.valid_from for new in news],
-        "valid_to": [new.valid_to for new in news],
-        "expires_at": [new.expires_at for new in news],
-        "hashes": [draft.content_hash for draft in drafts],
-        "keywords": [sparsevec(words.ids, words.counts) for words in keywords],
-        "word_counts": [words.word_count for words in keywords],
-        "tokenizer_version": TOKENIZER_VERSION,
-        "embeddings": [draft.embedding for draft in drafts],
-        "generations": [None if draft.windows is None else generation_id for draft in drafts],
-        "window_counts": [1 if draft.windows is None else len(draft.windows) for draft in drafts],
-        "large": [draft.large for draft in drafts],
-        "trusts": [draft.trust for draft in drafts],
-        "forget_at": [draft.forget_at for draft in drafts],
-        **_signed(drafts),
-        **_events(drafts),
-        **_besides(drafts),
-    }
-
-
-def _events(drafts: Sequence[Draft]) -> dict[str, Any]:
-    """What the audit trail says of new rows."""
-    return {
-        "events": [new_id() for _ in drafts],
-        "actions": ["duplicate" if draft.outcome == "duplicate" else "created" for draft in drafts],
-        "details": [{"review": draft.review} if draft.in_review else {} for draft in drafts],
-    }
-
-
-def _besides(drafts: Sequence[Draft]) -> dict[str, Any]:
-    links = [(draft, *link) for draft in drafts for link in draft.links]
-    windows = [
-        (draft.subject_id, draft.memory_id, number, halfvec(draft.windows[number - 1]))
-        for draft in drafts
-        if draft.windows is not None
-        for number in range(2, len(draft.windows) + 1)
-    ]
-    terms = [
-        (draft.subject_id, draft.memory_id, term_id)
-        for draft in drafts
-        if draft.large
-        for term_id in word_ids(draft.new.content)
-    ]
-    pending = [draft for draft in drafts if draft.windows is None and draft.status == "active"]
-    ended = [(draft, *draft.outdated_by) for draft in drafts if draft.outdated_by is not None]
-    return {
-        "link_subjects": [link[0].subject_id for link in links],
-        "link_memories": [link[1] for link in links],
-        "link_relations": [link[2] for link in links],
-        "link_others": [link[3] for link in links],
-        "link_moments": [link[0].now for link in links],
-        "window_subjects": [window[0] for window in windows],
-        "window_memories": [window[1] for window in windows],
-        "window_numbers": [window[2] for window in windows],
-        "window_embeddings": [window[3] for window in windows],
-        "term_subjects": [term[0] for term in terms],
-        "term_memories": [term[1] for term in terms],
-        "term_ids": [term[2] for term in terms],
-        "pending_subjects": [draft.subject_id for draft in pending],
-        "pending_memories": [draft.memory_id for draft in pending],
-        "pending_moments": [draft.now for draft in pending],
-        "ended_subjects": [draft.subject_id for draft, _, _ in ended],
-        "ended_memories": [draft.memory_id for draft, _, _ in ended],
-        "ended_events": [new_id() for _ in ended],
-        "ended_actors": [draft.actor for draft, _, _ in ended],
-        "ended_moments": [draft.now for draft, _, _ in ended],
-        "ended_details": [{"reason": reason, "by": str(by)} for _, by, reason in ended],
     }
 
 
@@ -285,10 +222,14 @@ _STORED = """
             word_count, embedding, generation_id, window_count, version, created_at, updated_at, tokenizer_version,
             deprecated_at, ann, trust
         )
-        SELECT :tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance,
-               cast(tags AS text[]), metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at,
-               content_hash, keywords, word_count, embedding, generation_id, window_count, 1, moment, moment,
-               :tokenizer_version, CASE WHEN status = 'deprecated' THEN moment END, ann, trust
+        SELECT :tenant_id, subject_id, memory_id, agent_id, coalesce(status, (:statuses)[1]), content,
+               coalesce(content_type, (:content_types)[1]), coalesce(kind, (:kinds)[1]), key,
+               coalesce(importance, (:importances)[1]), cast(coalesce(tags, (:tags)[1]) AS text[]),
+               metadata, source, session_id, coalesce(pinned, (:pinned)[1]), event_at,
+               valid_from, valid_to, expires_at, content_hash, keywords, word_count, embedding, generation_id,
+               coalesce(window_count, (:window_counts)[1]), 1, moment, moment, :tokenizer_version,
+               CASE WHEN coalesce(status, (:statuses)[1]) = 'deprecated' THEN moment END, coalesce(ann, (:large)[1]),
+               coalesce(trust, (:trusts)[1])
         FROM unnest(
             cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:agents AS text[]), cast(:statuses AS text[]),
             cast(:contents AS text[]), cast(:content_types AS text[]), cast(:kinds AS text[]), cast(:keys AS text[]),
@@ -364,7 +305,8 @@ def _insert(optional: tuple[str, ...]) -> Statement:
     return sql(f"""
     WITH stored AS ({_STORED}), used AS ({_USED}) {more}
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, action, actor, 1, detail, moment
+    SELECT :tenant_id, subject_id, event_id, memory_id, coalesce(action, (:actions)[1]), actor, 1,
+           coalesce(detail, (:details)[1]), moment
     FROM unnest(
         cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[]),
         cast(:actors AS text[]), cast(:moments AS timestamptz[]), cast(:details AS jsonb[])

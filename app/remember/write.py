@@ -22,7 +22,7 @@ from app.remember.memory import Draft, NewMemory, RememberConfig, Written
 from app.remember.news import news_of
 from app.remember.opinion import Opinion, consult
 from app.remember.settle import settled
-from app.remember.store import store
+from app.remember.store import store, weighing
 from app.webhooks import Subscriptions, tell
 
 Within = Callable[[Transaction, Sequence[Written]], Awaitable[None]]
@@ -172,7 +172,7 @@ class Rememberer:
             request.begin()
         drafts = [draft for request in new for draft in request.kept]
         if drafts:
-            asyncio.get_running_loop().call_soon(_weigh, drafts)  # done while the database looks for neighbours
+            transaction.meanwhile(weighing(drafts))  # done while the database looks for neighbours
             await judge(transaction, tenant_id, drafts, self.generation, self.config)
         stored = iter(await store(transaction, tenant_id, drafts, self.generation.generation_id))
         keep: list[tuple[Idempotency, Answer, datetime]] = []
@@ -205,11 +205,6 @@ class Rememberer:
     async def _replay(self, caller: Caller, idempotency: Idempotency) -> Answer | None:
         async with self.database.read(caller.tenant_id) as transaction:
             return await stored_answer(transaction, caller, idempotency)
-
-
-def _weigh(drafts: Sequence[Draft]) -> None:
-    for draft in drafts:
-        draft.weigh()
 
 
 def _draft(item: NewMemory, caller: Caller, now: datetime) -> Draft:

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.language import DIMENSIONS, KeywordQuery, grams, keyword_query, keyword_vector, term_id, words
-from app.language.weights import QUERY_GRAMS_MAX, QUERY_WORDS_MAX
+from app.language import (
+    DIMENSIONS,
+    KeywordQuery,
+    grams,
+    keyword_arrays,
+    keyword_query,
+    keyword_vector,
+    term_id,
+    words,
+)
+from app.language.weights import QUERY_GRAMS_MAX, QUERY_WORDS_MAX, STORED_WORDS_MAX
 
 MIXED = st.text(st.sampled_from("数据库迁移域名芒果过敏 的了abcde12.-@ 國慶"), max_size=60)
 
@@ -69,3 +78,14 @@ def test_a_text_without_terms_has_no_codes() -> None:
     frequency, presence = query.decode(np.zeros((5, 0), dtype=np.float32))
     assert frequency.shape == presence.shape == (5, 0)
     assert keyword_vector("的了").ids == ()
+
+
+@given(st.lists(MIXED, min_size=1, max_size=8))
+def test_many_texts_at_once_are_weighed_as_each_by_itself(texts: list[str]) -> None:
+    found = [(tuple(one.ids.tolist()), tuple(one.counts.tolist()), one.word_count) for one in keyword_arrays(texts)]
+    assert found == [tuple(keyword_vector(text)) for text in texts]
+
+
+def test_a_text_too_long_to_be_kept_whole_is_cut_among_others_as_by_itself() -> None:
+    texts = ["w1 w1 w2", " ".join(f"w{i}" for i in range(STORED_WORDS_MAX + 5)), "的了"]
+    assert [tuple(one.ids.tolist()) for one in keyword_arrays(texts)] == [keyword_vector(text).ids for text in texts]

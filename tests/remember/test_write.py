@@ -17,8 +17,9 @@ from app.embed import EmbedConfig, claim_generation, load_embedder
 from app.errors import DatabaseUnavailable, IdempotencyReused, Invalid
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency
-from app.language import TOKENIZER_VERSION
+from app.language import TOKENIZER_VERSION, words
 from app.remember import NewMemory, RememberConfig, Rememberer, Written
+from app.remember.store import ROWS_AT_ONCE
 from app.remember.write import Request
 
 ROWS = sql("""
@@ -27,6 +28,10 @@ ROWS = sql("""
               AND d.memory_id = m.memory_id AND d.action = 'deprecated') AS ends
     FROM memories m JOIN memory_events e USING (tenant_id, subject_id, memory_id)
     WHERE m.tenant_id = :tenant_id AND e.action = 'created' ORDER BY m.content
+""")
+STORED_IN_PARTS = sql("""
+    SELECT content, status, subject_id, metadata, pinned, event_at, word_count FROM memories
+    WHERE tenant_id = :tenant_id
 """)
 FACTS = tuple(
     f"{who} {what} {where}"
@@ -203,3 +208,36 @@ async def test_a_text_that_the_database_refuses_and_an_answer_that_refuses_fail_
     expected = sorted(fact for n, fact in enumerate(facts) if n not in (3, 7))
     assert sorted(row["content"] for row in await rows(database, tenant)) == expected
     assert {row["status"] for row in await rows(database, tenant)} == {"active"}
+
+
+async def test_a_batch_is_stored_in_parts_and_is_one_batch_all_the_same(
+    two: tuple[Rememberer, Rememberer], database: Database, tenant: UUID
+) -> None:
+    """Equal texts, values of a slot and columns that differ in the last part only, all of a subject that is new."""
+    count = 2 * ROWS_AT_ONCE + 10
+    moment = now()
+    items = [new(f"Locker {n} holds {n * 7} keys.", metadata={"n": 1}) for n in range(count)]
+    items[3] = new("Her desk is white.", key="desk")
+    items[count - 2] = new("Her desk is black.", key="desk", metadata={"n": True}, pinned=True, event_at=moment)
+    items[count - 1] = items[5]
+    seen: list[Written] = []
+
+    def keep(written: list[Written]) -> Answer:
+        seen.extend(written)
+        return told(written)
+
+    await two[0].remember(caller_of(tenant), items, keep, now=moment)
+    assert [one.outcome for one in seen[-2:]] == ["superseded", "duplicate"]
+    assert [one.memory and one.memory["content"] for one in seen] == [item.content for item in items]
+    async with database.read(tenant) as transaction:
+        stored = await transaction.fetch(STORED_IN_PARTS, tenant_id=tenant)
+    by_text = {row["content"]: row for row in stored}
+    assert len(stored) == count - 1
+    assert {row["subject_id"] for row in stored} == {stored[0]["subject_id"]}
+    last = by_text["Her desk is black."]
+    assert (last["metadata"], last["pinned"], last["event_at"]) == ({"n": True}, True, moment)
+    assert [by_text[items[n].content]["status"] for n in (2, 3, count - 2)] == ["active", "deprecated", "active"]
+    first = by_text[items[0].content]
+    assert (first["metadata"], first["pinned"], first["event_at"]) == ({"n": 1}, False, None)
+    assert (last["metadata"]["n"], first["metadata"]["n"] is True) == (True, False)  # to Python 1 equals True
+    assert all(row["word_count"] == len(words(row["content"])) for row in stored)
