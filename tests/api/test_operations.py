@@ -103,7 +103,7 @@ async def test_the_worker_finishes_what_was_accepted_and_drops_its_input(
         request = await transaction.fetch_value(
             INPUT, tenant_id=tenant, operation_id=UUID(places[0].rpartition("/")[2])
         )
-    assert request == {"zone": "UTC", "session_id": None}
+    assert request == {"zone": "UTC", "session_id": None, "trust": 100}
 
 
 async def test_r05_a_model_that_cannot_be_read_ends_as_failed_with_a_reason_and_the_input_is_kept_for_another_try(
