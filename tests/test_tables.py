@@ -63,7 +63,14 @@ async def test_unique_and_foreign_keys_hold_the_tenant(owner: "asyncpg.Connectio
     assert loose == ["CREATE UNIQUE INDEX tenants_name_key ON public.tenants USING btree (name)"]
     foreign = await owner.fetch("SELECT pg_get_constraintdef(oid) AS definition FROM pg_constraint WHERE contype = 'f'")
     assert foreign
-    assert all("(tenant_id" in row["definition"] or "embedding_generations" in row["definition"] for row in foreign)
+    assert all("(tenant_id" in row["definition"] for row in foreign)
+
+
+async def test_no_role_of_the_service_may_delete_a_generation(owner: "asyncpg.Connection[Any]") -> None:
+    """So that a memory needs no foreign key to its own."""
+    for role in ("mneme_app", "mneme_worker"):
+        for right in ("DELETE", "TRUNCATE"):
+            assert not await owner.fetchval("SELECT has_table_privilege($1, 'embedding_generations', $2)", role, right)
 
 
 async def test_ids_are_uuids_without_a_sequence(owner: "asyncpg.Connection[Any]") -> None:

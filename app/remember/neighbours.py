@@ -74,7 +74,8 @@ async def stored_near(
 @lru_cache(maxsize=16)
 def _near(generation_id: int) -> Statement:
     """By text, by key and, unless the subject is large, by vector; a row of nulls for a draft with nothing near."""
-    # Materialised, so that the subject is a column and not an expression over a join, which no index can find.
+    # Materialised, so that the subject is a column and not an expression over a join, which no index can find. In the
+    # order of memories_content_key and memories_slot_key: in a young store others look as good, and are read whole.
     return sql(f"""
     WITH item AS MATERIALIZED (
         SELECT i.*, coalesce(s.subject_id, CASE WHEN i.user_id IS NULL THEN :tenant_id END) AS subject_id,
@@ -94,16 +95,23 @@ def _near(generation_id: int) -> Statement:
            near.pinned, near.distance
     FROM item i
     LEFT JOIN LATERAL (
-        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
-               {_TRUE_SINCE} AS true_since, m.pinned, cast(NULL AS float8) AS distance
-        FROM memories m
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-          AND m.content_hash = i.content_hash AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+        SELECT * FROM (
+            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
+                   {_TRUE_SINCE} AS true_since, m.pinned, cast(NULL AS float8) AS distance
+            FROM memories m
+            WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
+              AND m.content_hash = i.content_hash AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+            ORDER BY m.agent_id
+        ) AS same
         UNION ALL
-        SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned, NULL
-        FROM memories m
-        WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
-          AND m.key = i.key AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+        SELECT * FROM (
+            SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned,
+                   cast(NULL AS float8)
+            FROM memories m
+            WHERE m.tenant_id = :tenant_id AND m.subject_id = i.subject_id AND m.status = 'active'
+              AND m.key = i.key AND m.agent_id IS NOT DISTINCT FROM i.agent_id
+            ORDER BY m.agent_id
+        ) AS slot
         UNION ALL
         SELECT * FROM (
             SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash, {_TRUE_SINCE}, m.pinned,

@@ -255,6 +255,20 @@ async def test_the_verdict_on_a_write(store: Store, user_id: str, generic: bool)
     assert not SEQUENTIAL.search(found + by_index), found
 
 
+async def test_the_verdict_on_the_first_writes_of_a_store(cluster: embedded.EmbeddedServer) -> None:
+    """Plans are made before there are statistics, and kept until there are some."""
+    name = f"mneme_young_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    superuser = cluster.url(embedded.SUPERUSER, "postgres")
+    await asyncio.to_thread(administer, superuser, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    database = await Database.connect(DatabaseConfig(url=SecretStr(cluster.url(schema.LOGIN_ROLE, name))))
+    async with database.write(DEFAULT_TENANT_ID) as transaction:
+        found = await plan(transaction, neighbours._near(1), {}, generic=True)
+    await database.close()
+    await asyncio.to_thread(administer, superuser, f"DROP DATABASE {name} WITH (FORCE)")
+    for index in ("content_key", "slot_key"):
+        assert f"using memories_{index} on memories" in found, found
+
+
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 @pytest.mark.parametrize("user_id", ["user-5", "large"])
 async def test_the_shelf(store: Store, user_id: str, generic: bool) -> None:
