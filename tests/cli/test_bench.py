@@ -34,6 +34,14 @@ def test_a_tiny_run_of_both_parts(cluster: embedded.EmbeddedServer, tmp_path: Pa
     assert document["timings"]["search"]["service"]["count"] == len(reports[1].timings["search"][0].milliseconds)
 
 
+@pytest.mark.parametrize("rows", [400, 1_000, 20_000, 100_000, 1_000_000])
+def test_no_size_is_filled_twice(rows: int) -> None:
+    for sizes in (growth.SIZES, growth.CROSSING):
+        found = growth._sizes(rows, sizes)
+        assert sorted(set(found)) == found
+        assert found[-1] == min(rows, sizes[-1])
+
+
 def test_a_tiny_run_of_growth(cluster: embedded.EmbeddedServer, tmp_path: Path) -> None:
     report = Report("growth")
     growth.search_as_they_grow(cluster, tmp_path, Size(users=2, memories=6, seconds=0.2), 400, 1, report)

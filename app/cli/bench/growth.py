@@ -258,7 +258,7 @@ def _runner() -> Runner:
 
 
 def _sizes(rows: int, sizes: Sequence[int] = SIZES) -> list[int]:
-    return [*(count for count in sizes if count < rows), min(rows, sizes[-1])]
+    return sorted({*(count for count in sizes if count < rows), min(rows, sizes[-1])})
 
 
 def _many(rows: int) -> tuple[str, ...]:
