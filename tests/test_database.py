@@ -107,8 +107,9 @@ async def test_r18_cancelled_requests_leave_no_answer_behind_and_no_connection_o
         for _ in range(20):
             await asyncio.gather(*(hang_up(chance.choice(tenants)) for _ in range(5)))
         await asyncio.gather(*(ask(chance.choice(tenants)) for _ in range(50)))
-        while database.checked_out:  # noqa: ASYNC110 - readers do not wait for the end of their transactions
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while database.checked_out:  # noqa: ASYNC110 - readers do not wait for the end of their transactions
+                await asyncio.sleep(0.001)
     finally:
         await database.close()
 
