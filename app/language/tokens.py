@@ -170,7 +170,6 @@ def is_function_pair(pair: str) -> bool:
     return pair in _STOP_PAIRS
 
 
-@lru_cache(maxsize=1 << 16)
 def terms_of_run(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Words and grams of one run of letters, digits and connectors: `a-1024` gives `a-1024`, `a`, `1024`."""
     head, apostrophe, tail = run.rpartition("'")
@@ -178,11 +177,17 @@ def terms_of_run(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         # She's and Jon's are the word before; in don't the whole is a function word, the `n` would mislead.
         return ((), ()) if tail == "t" else terms_of_run(head)
     if run.isalpha():
-        return ((), ()) if run in _STOP_WORDS else ((_stem(run),), _four_grams(run))
+        return _terms_of_word(run)
     whole = [run, *run.split("@")] if "@" in run else [run]
     parts = [p for piece in _CONNECTORS.split(run) for p in (piece, *_LETTERS_OR_DIGITS.findall(piece))]
     kept = [_stem(p) if p.isalpha() else p for p in parts if p not in _STOP_WORDS]
     return tuple(dict.fromkeys([*whole, *kept])), _four_grams(run)
+
+
+@lru_cache(maxsize=1 << 14)
+def _terms_of_word(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The same of letters alone: words come again, codes and numbers hardly do."""
+    return ((), ()) if word in _STOP_WORDS else ((_stem(word),), _four_grams(word))
 
 
 def _four_grams(run: str) -> tuple[str, ...]:

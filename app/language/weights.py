@@ -25,6 +25,7 @@ QUERY_GRAMS_MAX = 96
 STORED_WORDS_MAX = 8_000  # together below the 16,000 entries that a sparsevec can hold
 STORED_GRAMS_MAX = 7_900
 REMEMBERED_TERMS = 100_000
+SHORT_TERM = 4  # characters: a day, a year, a gram
 _COUNT_BITS, _ROW_BITS = 2, 32  # of a number for a term of one of many texts
 
 
@@ -81,8 +82,14 @@ class KeywordQuery:
         return words, grams
 
 
+def _comes_again(term: str) -> bool:
+    return len(term) <= SHORT_TERM or term.isalpha()
+
+
 class _Ids(dict[str, int]):
-    """The ids of one namespace by term, remembered while there is room: four times faster than hashing again."""
+    """The ids of one namespace by term, remembered while there is room: four times faster than hashing again.
+
+    Long codes and numbers are not: they have no end, hardly come twice, and would take the room of words."""
 
     __slots__ = ("seed",)
 
@@ -92,7 +99,7 @@ class _Ids(dict[str, int]):
 
     def __missing__(self, term: str) -> int:
         identifier = crc32(term.encode(), self.seed) % (DIMENSIONS - 1) + 1
-        if len(self) < REMEMBERED_TERMS:
+        if _comes_again(term) and len(self) < REMEMBERED_TERMS:
             self[term] = identifier
         return identifier
 
@@ -118,14 +125,14 @@ class _Kept(dict[str, int]):
 
 
 class _Runs(dict[str, tuple[tuple[int, ...], tuple[int, ...]]]):
-    """The ids of the words and grams of a run of letters, digits and connectors."""
+    """The ids of the words and grams of a run of letters, digits and connectors; remembered like all ids."""
 
     __slots__ = ()
 
     def __missing__(self, run: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         found_words, found_grams = terms_of_run(run)
         found = tuple(map(_WORD_ID, found_words)), tuple(map(_GRAM_ID, found_grams))
-        if len(self) < REMEMBERED_TERMS:
+        if _comes_again(run) and len(self) < REMEMBERED_TERMS:
             self[run] = found
         return found
 

@@ -1,6 +1,7 @@
 """`make soak`: mixed load on the running product; memory, descriptors, threads and connections must stay flat.
 
-The load is steady by itself: as many memories are deleted as are written. The first third warms up and is not judged.
+The load is steady by itself: as many memories are deleted as are written. Before it, the caches of texts are filled, as
+hours of work would fill them; the first third warms up and is not judged.
 What still grows in the last third is a leak if it grows as in the middle one, and a cache that fills if it slows down.
 """
 
@@ -25,9 +26,11 @@ import numpy as np
 import psutil
 
 from app.cli import embedded
+from app.remember.statement import REMEMBERED_TEXTS
 from tests.api.test_serve import free_port
 
 USERS, MEMORIES_A_USER, SAMPLE_SECONDS = 12, 40, 5.0
+BATCH, FILLING = 250, REMEMBERED_TEXTS + 1_000
 # What may be gained in an hour, extrapolated: bytes as a share of what is held, the others in pieces.
 MOST_AN_HOUR = {"memory": 0.10, "descriptors": 4.0, "threads": 2.0, "connections": 2.0}
 THINGS = ("发票", "the invoice", "路由器", "the router", "会议室", "the bicycle", "合同", "the parcel")
@@ -45,6 +48,19 @@ class Load:
         self._kept: dict[str, deque[str]] = {f"user{number}": deque() for number in range(USERS)}
         self.answers: Counter[str] = Counter()
         self.seconds: list[float] = []
+
+    async def fill(self) -> None:
+        """Write more texts than a process remembers, and erase them."""
+        for user in itertools.islice(itertools.cycle(self._kept), FILLING // BATCH):
+            memories = [{"user_id": user, "content": self._text()} for _ in range(BATCH)]
+            await self._post("/v1/memories:batch", {"items": memories})
+        for user in self._kept:
+            gone = await self._client.delete(f"/v1/subjects/{user}")
+            gone.raise_for_status()
+
+    def _text(self) -> str:
+        pick = self._random.choice
+        return f"{pick(THINGS)} {pick(DOINGS)} {pick(PLACES)}, case-{next(self._numbers)}"
 
     async def one(self) -> None:
         """Any request; failures are counted."""
@@ -64,9 +80,7 @@ class Load:
         return answer
 
     async def _write(self, user: str) -> None:
-        number, pick = next(self._numbers), self._random.choice
-        content = f"{pick(THINGS)} {pick(DOINGS)} {pick(PLACES)}, case-{number}"
-        written = await self._post("/v1/memories", {"user_id": user, "content": content})
+        written = await self._post("/v1/memories", {"user_id": user, "content": self._text()})
         kept = self._kept[user]
         if written.status_code == 201:
             kept.append(written.json()["id"])
@@ -191,6 +205,7 @@ async def soak(minutes: float, rate: float) -> bool:
         with product(Path(directory)) as (supervisor, url):
             async with httpx2.AsyncClient(base_url=url, timeout=30) as client:
                 load, times, samples = Load(client), list[float](), list[dict[str, float]]()
+                await load.fill()
                 started, tasks = time.monotonic(), set[asyncio.Task[None]]()
                 for number in itertools.count():
                     due = number / rate
