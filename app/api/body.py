@@ -59,8 +59,8 @@ Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_written_
 """A time with its zone, turned into UTC; one without a zone is refused."""
 
 
-async def read_json(scope: Scope, receive: Receive, limit_bytes: int) -> Any:
-    """The document in the body of a request.
+async def read_json(scope: Scope, receive: Receive, limit_bytes: int, *, by_item: bool = False) -> Any:
+    """The document in the body of a request; `by_item` as for parse_json.
 
     Raises UnsupportedMedia, TooLarge (as soon as the limit is passed, before the rest is read) or Malformed.
     """
@@ -78,19 +78,27 @@ async def read_json(scope: Scope, receive: Receive, limit_bytes: int) -> Any:
             raise TooLarge(f"at most {limit_bytes} bytes are accepted here")
         chunks.append(chunk)
     body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    return parse_json(body)
+    return parse_json(body, by_item=by_item)
 
 
-def parse_json(body: bytes) -> Any:
-    """The document in these bytes; raises Malformed with the place of the fault, never with what stands there."""
+def parse_json(body: bytes, *, by_item: bool = False) -> Any:
+    """The document in these bytes; raises Malformed with the place of the fault, never with what stands there.
+
+    With `by_item`, a Malformed stands in `items` for each one that no store can keep, and the others are as sent.
+    """
     try:
         document = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise Malformed(f"the body is not valid JSON in UTF-8: {error}") from None
-    members = _checked_members(document)
+    members, fault = _walked(document)
     # Every member has its own colon, so equal counts prove that no key was dropped; else count the keys themselves.
     if members != body.count(b":") and members != sum(map(bool, _STRINGS_AND_KEYS.findall(body))):
         raise Malformed("an object names the same key twice")
+    if fault is not None:
+        items = document.get("items") if by_item and isinstance(document, dict) else None
+        if not isinstance(items, list) or _walked(document | {"items": None})[1]:
+            raise fault
+        document["items"] = [_walked(item)[1] or item for item in items]
     return document
 
 
@@ -115,15 +123,15 @@ def _is_json(media: str) -> bool:
     )
 
 
-def _checked_members(document: Any) -> int:
-    """How many object members a document has; raises Malformed for values that no store can keep."""
-    members, rest = 0, [document]
+def _walked(document: Any) -> tuple[int, Malformed | None]:
+    """How many object members a document has, and what is wrong with a value that no store can keep."""
+    members, fault, rest = 0, None, [document]
     while rest:
         value = rest.pop()
         kind = type(value)
         if kind is str:
             if "\0" in value:
-                raise Malformed("the character U+0000 is not accepted")
+                fault = Malformed("the character U+0000 is not accepted")
         elif kind is dict:
             members += len(value)
             rest.extend(value)
@@ -131,5 +139,5 @@ def _checked_members(document: Any) -> int:
         elif kind is list:
             rest.extend(value)
         elif (kind is float and not math.isfinite(value)) or (kind is int and not -(1 << 63) <= value < 1 << 63):
-            raise Malformed("a number is out of range: integers have 64 bits, others are finite")
-    return members
+            fault = Malformed("a number is out of range: integers have 64 bits, others are finite")
+    return members, fault

@@ -157,6 +157,9 @@ async def write_memories(
     refused: dict[int, MnemeError] = {}
     accepted = []
     for index, item in enumerate(body.items):
+        if isinstance(item, MnemeError):
+            refused[index] = item
+            continue
         try:
             memory = MemoryIn.model_validate(item)
             new = memory.to_new(*caller.bind(memory.user_id, memory.agent_id))
@@ -291,7 +294,8 @@ async def idempotency_of(request: Request, caller: Caller, key: str | None) -> I
         return None
     if not 1 <= len(key) <= 255 or not key.isascii() or not key.isprintable():
         raise Invalid(errors=[FieldError("header:Idempotency-Key", "format", "1 to 255 printable ASCII characters")])
-    document = orjson.dumps([request.url.path, await request.json()], option=orjson.OPT_SORT_KEYS)
+    # An item that cannot be kept is the same as any other with the same fault: it gets the same answer.
+    document = orjson.dumps([request.url.path, await request.json()], default=str, option=orjson.OPT_SORT_KEYS)
     return Idempotency(caller.actor, key, blake2b(document, digest_size=32).digest())
 
 

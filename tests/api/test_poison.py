@@ -201,6 +201,20 @@ documents = st.recursive(
 )  # fmt: skip
 
 
+async def test_an_item_that_no_store_can_keep_takes_no_other_with_it(service: Service, make_key: MakeKey) -> None:
+    headers = bearer(await make_key()) | {"Idempotency-Key": "poisoned"}
+    items = ["今天\0下雨", "喜欢龙井", {"2": 1 << 70}, "likes tea"]
+    body = {"items": [{"user_id": "amy", "content": each} for each in items]}
+    body["items"][2] = {"user_id": "amy", "content": "likes numbers", "metadata": items[2]}
+    sent = [await service.client.post("/v1/memories:batch", json=body, headers=headers) for _ in range(2)]
+    answer = sent[0].json()["items"]
+    assert [(item["index"], item["status"]) for item in answer] == [(0, 400), (1, 201), (2, 400), (3, 201)]
+    assert {answer[index]["problem"]["code"] for index in (0, 2)} == {"malformed_body"}
+    assert sent[1].json() == sent[0].json()
+    beside = body | {"note": "a\0b"}
+    assert (await service.client.post("/v1/memories:batch", json=beside, headers=headers)).status_code == 400
+
+
 @given(documents, st.booleans(), st.sampled_from([None, 1]))
 def test_every_clean_document_is_read_as_it_is(document: Any, ascii_only: bool, indent: int | None) -> None:
     assert parse_json(json.dumps(document, ensure_ascii=ascii_only, indent=indent).encode()) == document
