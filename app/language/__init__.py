@@ -2,7 +2,7 @@
 
 from app.language.dates import DayMention, NamedDays, day_mentions, named_days
 from app.language.question import questions
-from app.language.tokens import TOKENIZER_VERSION, fold, fold_aligned, grams, normalise, stem, words
+from app.language.tokens import TOKENIZER_VERSION, comes_again, fold, fold_aligned, grams, normalise, stem, words
 from app.language.weights import (
     DIMENSIONS,
     KeywordQuery,
@@ -24,6 +24,7 @@ __all__ = [
     "KeywordVector",
     "NamedDays",
     "QueryCode",
+    "comes_again",
     "day_mentions",
     "fold",
     "fold_aligned",

@@ -18,6 +18,7 @@ import Stemmer
 T = TypeVar("T")
 TOKENIZER_VERSION = 1
 REMEMBERED_TEXTS = 1024
+SHORT_TERM = 4  # characters: a day, a year, a gram
 
 _FUNCTION_WORDS = """
 a about am an and any are as at be been being but by can could did do does for from had has have he her hers him
@@ -168,6 +169,11 @@ def is_function_word(word: str) -> bool:
 def is_function_pair(pair: str) -> bool:
     """The same of two characters, or of a lone one."""
     return pair in _STOP_PAIRS
+
+
+def comes_again(term: str) -> bool:
+    """Whether a term is worth remembering: long codes and numbers have no end and would take the room of words."""
+    return len(term) <= SHORT_TERM or term.isalpha()
 
 
 def terms_of_run(run: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

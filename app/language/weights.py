@@ -14,7 +14,15 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from app.language.tokens import Lexicon, is_function_pair, is_function_word, read, terms, terms_of_run
+from app.language.tokens import (
+    Lexicon,
+    comes_again,
+    is_function_pair,
+    is_function_word,
+    read,
+    terms,
+    terms_of_run,
+)
 
 DIMENSIONS = 1_000_000_000  # the most a pgvector sparsevec can have
 TERM_FREQUENCY_CAP = 3  # two bits a word; BM25 saturates, so a fourth mention adds under 5 %
@@ -25,7 +33,6 @@ QUERY_GRAMS_MAX = 96
 STORED_WORDS_MAX = 8_000  # together below the 16,000 entries that a sparsevec can hold
 STORED_GRAMS_MAX = 7_900
 REMEMBERED_TERMS = 100_000
-SHORT_TERM = 4  # characters: a day, a year, a gram
 _COUNT_BITS, _ROW_BITS = 2, 32  # of a number for a term of one of many texts
 
 
@@ -82,14 +89,8 @@ class KeywordQuery:
         return words, grams
 
 
-def _comes_again(term: str) -> bool:
-    return len(term) <= SHORT_TERM or term.isalpha()
-
-
 class _Ids(dict[str, int]):
-    """The ids of one namespace by term, remembered while there is room: four times faster than hashing again.
-
-    Long codes and numbers are not: they have no end, hardly come twice, and would take the room of words."""
+    """The ids of one namespace by term, remembered while there is room: four times faster than hashing again."""
 
     __slots__ = ("seed",)
 
@@ -99,7 +100,7 @@ class _Ids(dict[str, int]):
 
     def __missing__(self, term: str) -> int:
         identifier = crc32(term.encode(), self.seed) % (DIMENSIONS - 1) + 1
-        if _comes_again(term) and len(self) < REMEMBERED_TERMS:
+        if comes_again(term) and len(self) < REMEMBERED_TERMS:
             self[term] = identifier
         return identifier
 
@@ -132,7 +133,7 @@ class _Runs(dict[str, tuple[tuple[int, ...], tuple[int, ...]]]):
     def __missing__(self, run: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         found_words, found_grams = terms_of_run(run)
         found = tuple(map(_WORD_ID, found_words)), tuple(map(_GRAM_ID, found_grams))
-        if _comes_again(run) and len(self) < REMEMBERED_TERMS:
+        if comes_again(run) and len(self) < REMEMBERED_TERMS:
             self[run] = found
         return found
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import rjieba
 
-from app.language import fold, stem
+from app.language import comes_again, fold, stem
 from app.remember.wording import (
     ASKING,
     CUT_OUT,
@@ -244,7 +244,7 @@ class _Pieces(dict[tuple[str, str], _Piece | None]):
 
     def __missing__(self, cut: tuple[str, str]) -> _Piece | None:
         found = _piece(cut[0].strip(), cut[1])
-        if len(self) < REMEMBERED_PIECES:
+        if comes_again(cut[0]) and len(self) < REMEMBERED_PIECES:
             self[cut] = found
         return found
 

@@ -1,6 +1,7 @@
 """Keyword vectors: what a query reads back equals what the text holds, for any text and any query."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from app.language import (
     term_id,
     words,
 )
-from app.language.weights import QUERY_GRAMS_MAX, QUERY_WORDS_MAX, STORED_WORDS_MAX
+from app.language.weights import _NUMBERED, _WORD_ID, QUERY_GRAMS_MAX, QUERY_WORDS_MAX, STORED_WORDS_MAX
 
 MIXED = st.text(st.sampled_from("数据库迁移域名芒果过敏 的了abcde12.-@ 國慶"), max_size=60)
 
@@ -89,3 +90,19 @@ def test_many_texts_at_once_are_weighed_as_each_by_itself(texts: list[str]) -> N
 def test_a_text_too_long_to_be_kept_whole_is_cut_among_others_as_by_itself() -> None:
     texts = ["w1 w1 w2", " ".join(f"w{i}" for i in range(STORED_WORDS_MAX + 5)), "的了"]
     assert [tuple(one.ids.tolist()) for one in keyword_arrays(texts)] == [keyword_vector(text).ids for text in texts]
+
+
+def test_order_numbers_take_no_room_that_words_need() -> None:
+    caches: list[Any] = [_WORD_ID, *_NUMBERED]
+
+    def kept() -> list[int]:
+        return [len(each.__self__) for each in caches]
+
+    keyword_vector("parcel 包裹 4711")
+    before = kept()
+    for number in range(10**8, 10**8 + 500):
+        keyword_vector(f"parcel 包裹 order-{number} {number}")
+    grown = [after - then for after, then in zip(kept(), before, strict=True)]
+    assert max(grown) <= 1  # `order`
+    keyword_vector("the raspberry 覆盆子")
+    assert kept() > before

@@ -1,7 +1,7 @@
 """`make soak`: mixed load on the running product; memory, descriptors, threads and connections must stay flat.
 
-The load is steady by itself: as many memories are deleted as are written. Before it, the caches of texts are filled, as
-hours of work would fill them; the first third warms up and is not judged.
+The load is steady by itself: as many memories are deleted as are written. Before it, the caches of texts and
+connections are filled, as hours of work would fill them; the first third warms up and is not judged.
 What still grows in the last third is a leak if it grows as in the middle one, and a cache that fills if it slows down.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,14 @@ from app.remember.statement import REMEMBERED_TEXTS
 from tests.api.test_serve import free_port
 
 USERS, MEMORIES_A_USER, SAMPLE_SECONDS = 12, 40, 5.0
-BATCH, FILLING = 250, REMEMBERED_TEXTS + 1_000
+FILLING, CONNECTED, AT_ONCE = REMEMBERED_TEXTS + 1_000, 2_000, 40
 # What may be gained in an hour, extrapolated: bytes as a share of what is held, the others in pieces.
 MOST_AN_HOUR = {"memory": 0.10, "descriptors": 4.0, "threads": 2.0, "connections": 2.0}
 THINGS = ("发票", "the invoice", "路由器", "the router", "会议室", "the bicycle", "合同", "the parcel")
 DOINGS = ("已经寄到", "was sent to", "搬到了", "waits in", "丢在了", "was repaired in")
 PLACES = ("杭州", "Lisbon", "成都", "Oslo", "西湖边", "the cellar")
 QUERIES = tuple(f"{thing} {place}" for thing in THINGS for place in PLACES)
+Act = Callable[[str], Awaitable[None]]
 
 
 class Load:
@@ -50,13 +51,18 @@ class Load:
         self.seconds: list[float] = []
 
     async def fill(self) -> None:
-        """Write more texts than a process remembers, and erase them."""
-        for user in itertools.islice(itertools.cycle(self._kept), FILLING // BATCH):
-            memories = [{"user_id": user, "content": self._text()} for _ in range(BATCH)]
-            await self._post("/v1/memories:batch", {"items": memories})
-        for user in self._kept:
-            gone = await self._client.delete(f"/v1/subjects/{user}")
-            gone.raise_for_status()
+        """Write more texts than a process remembers, then all sorts over all connections; raises at failures."""
+        acts = itertools.chain(itertools.repeat(self._write, FILLING), (self._any() for _ in range(CONNECTED)))
+        errands = zip(acts, itertools.cycle(self._kept), strict=False)
+
+        async def work() -> None:
+            for act, user in errands:
+                await act(user)
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+    def _any(self) -> Act:
+        return self._random.choices((self._write, self._search, self._context, self._talk), (4, 4, 1, 1))[0]
 
     def _text(self) -> str:
         pick = self._random.choice
@@ -65,8 +71,7 @@ class Load:
     async def one(self) -> None:
         """Any request; failures are counted."""
         user = self._random.choice(list(self._kept))
-        act = self._random.choices((self._write, self._search, self._context, self._talk), (4, 4, 1, 1))[0]
-        started = time.perf_counter()
+        act, started = self._any(), time.perf_counter()
         try:
             await act(user)
             self.answers["ok"] += 1
