@@ -72,7 +72,12 @@ class Scope:
         except BaseException as error:
             self._discard()
             raise_translated(error)
-        return Transaction(self._driver, opened)
+        return Transaction(self._driver, opened, self._beside)
+
+    def _beside(self) -> "Scope | None":
+        if self._changes or not self._database.has_spare:
+            return None
+        return Scope(self._database, self._begin, changes=False, seconds=self._seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -138,9 +143,10 @@ class Scope:
 class Database:
     """The pool of one process. Open transactions with read(), write() or work()."""
 
-    def __init__(self, config: DatabaseConfig) -> None:
+    def __init__(self, config: DatabaseConfig, *, spares: bool = True) -> None:
         if config.url is None:
             raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
+        self._spares = spares
         self.engine = make_engine(config, config.url.get_secret_value())
         self._opening = opening(config)
         self._opening_seconds = config.lock_timeout_ms / 1000 + 1  # where it takes no lock of ours; else a statement's
@@ -269,6 +275,12 @@ class Database:
     def checked_out(self) -> int:
         out = self.engine.pool.checkedout() if isinstance(self.engine.pool, QueuePool) else 0
         return max(0, out - (self._kept is not None))
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether a connection lies idle while one at most is out: then nobody waits who would need its processor."""
+        idle = self.engine.pool.checkedin() if isinstance(self.engine.pool, QueuePool) else 0
+        return self._spares and idle > 0 and self.checked_out <= 1 and not self.turns.locked()
 
     @property
     def size(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import asyncpg
@@ -37,10 +38,21 @@ sql = Statement
 class Transaction:
     """One open transaction; its methods take the statement's named parameters."""
 
-    __slots__ = ("_connection", "_pieces", "_timeout_seconds", "_turn", "locked")
+    __slots__ = ("_connection", "_pieces", "_timeout_seconds", "_turn", "beside", "locked")
 
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", opened: str) -> None:
+    def __init__(
+        self,
+        connection: "asyncpg.Connection[asyncpg.Record]",
+        opened: str,
+        beside: "Callable[[], AbstractAsyncContextManager[Transaction] | None]" = lambda: None,
+    ) -> None:
         self._connection = connection
+        self.beside = beside
+        """A further transaction that begins like this one, for statements of one question to run at once; or None.
+
+        Each statement sees what was committed before it began. There is none unless a connection lies idle and nobody
+        else has one: it must not be waited for, nor keep others waiting.
+        """
         self.locked = int(opened[7:]) if opened.startswith("SELECT ") else 0  # how many of the locks it holds
         self._timeout_seconds: float | None = None  # the pool's
         self._pieces: deque[Callable[[], object]] = deque()

@@ -214,6 +214,35 @@ async def test_the_connection_used_last_is_used_next_and_closing_waits_for_reade
     assert database.checked_out == 0
 
 
+async def test_a_reader_alone_has_a_second_transaction_of_the_same_tenant_beside_it(database_url: str) -> None:
+    database = await Database.connect(config(database_url, pool_size=3))
+    tenant, *_ = await make_tenants(database, 1)
+    async with database.read(tenant) as alone:
+        assert alone.beside() is None  # no other connection was ever needed
+        async with database.read(tenant) as second:
+            assert second.beside() is None
+        async with asyncio.timeout(10):
+            while database.checked_out > 1:  # noqa: ASYNC110 - readers do not wait for the end of their transactions
+                await asyncio.sleep(0.001)
+        beside = alone.beside()
+        assert beside is not None
+        async with beside as other:
+            assert [row["name"] for row in await other.fetch(ME)] == [str(tenant)]
+            assert alone.beside() is None  # both are out
+            with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                await other.execute(NEW_TENANT, tenant_id=UUID(int=1), name="?", now=now())
+    async with database.write(tenant) as writer:
+        assert writer.beside() is None
+    await database.close()
+    lonely = Database(config(database_url), spares=False)
+    async with lonely.read(tenant) as transaction:
+        async with lonely.read(tenant):
+            pass
+        await asyncio.sleep(0.05)
+        assert transaction.beside() is None
+    await lonely.close()
+
+
 async def test_locks_are_held_until_the_end(database: Database) -> None:
     tenant, order = UUID(str(uuid7())), []
 

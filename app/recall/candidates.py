@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
@@ -30,6 +30,7 @@ SUBJECTS = """
         || cast(:shared AS uuid[])
     )
 """
+ID_BYTES: Final = 16
 FILTERS = {
     "tags_any": "m.tags && cast(:tags_any AS text[])",
     "tags_all": "m.tags @> cast(:tags_all AS text[])",
@@ -208,6 +209,11 @@ _ACCESSED = """(
     WHERE u.tenant_id = m.tenant_id AND u.subject_id = m.subject_id AND u.memory_id = m.memory_id
       AND u.last_accessed_at <= :now
 )"""
+
+
+def record_bytes(shape: Shape) -> int:
+    """How long the record of one memory is; the first ID_BYTES of it are its id."""
+    return _layout(shape).itemsize
 
 
 @lru_cache(maxsize=64)

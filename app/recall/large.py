@@ -16,10 +16,11 @@ import numpy as np
 from app import telemetry
 from app.database import Transaction, sql
 from app.indexes import PART
+from app.recall.abreast import abreast
 from app.recall.candidates import Asked, Shape, parameters
 from app.recall.planner import SELECTIVE, LargeSubject, Plan, instead, looks, plan, share_of_parts
 from app.recall.probe import RecallProbe
-from app.recall.proposals import NEAREST, Read, Walk, probed, proposals, whole
+from app.recall.proposals import NEAREST, WORDED, Read, Walk, beside_nearest, nearest, probed, proposals, whole
 from app.recall.query import Query
 from app.recall.signals import Floats, Statistics
 
@@ -98,10 +99,15 @@ async def find_in_large(
     if way.near == "index":
         shares = share_of_parts(large)
         walk = Walk(tuple(sorted(shares)))
-        found = await transaction.fetch_row(proposals(shape, dimension, own, times, walk), **values)
-        narrow = shape.filters or shape.agent or shape.past or min(shares.values()) < SELECTIVE
+        narrow = shape.filters or shape.agent or shape.past
+        found = None
+        if dense and not narrow:  # what filters leave of the best-worded nobody knows, nor what they would cost
+            halves = nearest(shape, dimension, times, walk), beside_nearest(shape, own, times, len(walk.parts))
+            found = await abreast(transaction, *halves, values, shape, WORDED * times)
+        if found is None:
+            found = await transaction.fetch_row(proposals(shape, dimension, own, times, walk), **values)
         # None at all: the store was just switched to another model, which this process has not followed yet.
-        enough = min(NEAREST * times, rows) if narrow else 1
+        enough = min(NEAREST * times, rows) if narrow or min(shares.values()) < SELECTIVE else 1
         if found is not None and not (dense and found["nearest"] < enough):
             if dense:
                 probe.offer(query.tenant_id, probed(shape, dimension, walk.parts), values)

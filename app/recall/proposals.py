@@ -74,6 +74,37 @@ def _by_scan(shape: Shape, source: str, limit: int) -> str:
     """
 
 
+def _by_words(shape: Shape, limit: int, beyond: str = "") -> str:
+    """The best-worded, best first."""
+    return f"""
+            SELECT m.memory_id, {record(shape)} AS packed
+            FROM (
+                SELECT t.memory_id, sum(rare.weight) AS weight
+                FROM rare JOIN memory_terms t ON t.term_id = rare.term_id
+                WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
+                GROUP BY t.memory_id ORDER BY weight DESC, t.memory_id DESC
+            ) AS ranked
+            JOIN memories m ON {_HERE_BY_ID} AND m.memory_id = ranked.memory_id
+            WHERE {beyond} {alive(shape)} AND ({matching(shape)})
+            ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {limit}
+    """
+
+
+def _latest(shape: Shape) -> str:
+    return f"""
+            SELECT {record(shape)} AS packed
+            FROM {_LATEST} WHERE {alive(shape)} AND ({matching(shape)}) AND {"false" if shape.past else "true"}
+    """
+
+
+def _rest(shape: Shape, own_is_large: bool) -> str:
+    """All memories of the query's other subjects."""
+    return f"""
+            SELECT {record(shape)} AS packed FROM memories m
+            WHERE m.tenant_id = :tenant_id AND {_others(own_is_large)} AND {alive(shape)}
+    """
+
+
 @lru_cache(maxsize=64)
 def probed(shape: Shape, dimension: int, parts: tuple[int, ...]) -> Statement:
     """The share of the nearest PROBED memories that is among the nearest PROBED of those that the index proposes."""
@@ -108,30 +139,45 @@ def proposals(shape: Shape, dimension: int, own_is_large: bool, times: int, near
     return sql(f"""
         WITH {_COUNTED}, {_RARE}, near AS MATERIALIZED ({nearest}
         ), worded AS MATERIALIZED (
-            SELECT m.memory_id, {record(shape)} AS packed
-            FROM (
-                SELECT t.memory_id, sum(rare.weight) AS weight
-                FROM rare JOIN memory_terms t ON t.term_id = rare.term_id
-                WHERE t.tenant_id = :tenant_id AND t.subject_id = ANY (cast(:large AS uuid[]))
-                GROUP BY t.memory_id ORDER BY weight DESC, t.memory_id DESC
-            ) AS ranked
-            JOIN memories m ON {_HERE_BY_ID} AND m.memory_id = ranked.memory_id
-            WHERE ranked.memory_id NOT IN (SELECT near.memory_id FROM near) AND {alive(shape)} AND ({matching(shape)})
-            ORDER BY ranked.weight DESC, ranked.memory_id DESC LIMIT {WORDED * times}
+            {_by_words(shape, WORDED * times, "ranked.memory_id NOT IN (SELECT near.memory_id FROM near) AND")}
         ), latest AS (
-            SELECT {record(shape)} AS packed
-            FROM {_LATEST} WHERE {alive(shape)} AND ({matching(shape)}) AND {"false" if shape.past else "true"}
+            {_latest(shape)}
               AND m.memory_id NOT IN (SELECT memory_id FROM near)
               AND m.memory_id NOT IN (SELECT memory_id FROM worded)
         ), others AS (
-            SELECT {record(shape)} AS packed FROM memories m
-            WHERE m.tenant_id = :tenant_id AND {_others(own_is_large)} AND {alive(shape)}
+            {_rest(shape, own_is_large)}
         ), found AS (
             SELECT packed FROM near UNION ALL SELECT packed FROM worded
             UNION ALL SELECT packed FROM latest UNION ALL SELECT packed FROM others
         )
         SELECT (SELECT string_agg(packed, '') FROM found) AS packed, (SELECT count(*) FROM near) AS nearest,
                {_COUNTS} AS counted
+    """)
+
+
+@lru_cache(maxsize=256)
+def nearest(shape: Shape, dimension: int, times: int, walk: Walk) -> Statement:
+    """Of what proposals() finds, what the walk of the vector index does: `packed`."""
+    return sql(f"""
+        WITH near AS MATERIALIZED ({_by_index(shape, dimension, walk.parts, record(shape), NEAREST * times)})
+        SELECT string_agg(packed, '') AS packed FROM near
+    """)
+
+
+@lru_cache(maxsize=256)
+def beside_nearest(shape: Shape, own_is_large: bool, times: int, parts: int) -> Statement:
+    """What else proposals() finds: `packed`, `counted`, and `worded`, the best-worded in order.
+
+    These are as many more as may be among the nearest, and some of them are among the latest, too: it is not known yet.
+    """
+    return sql(f"""
+        WITH {_COUNTED}, {_RARE}, worded AS MATERIALIZED (
+            {_by_words(shape, (WORDED + NEAREST * parts) * times)}
+        ), found AS (
+            {_latest(shape)} UNION ALL {_rest(shape, own_is_large)}
+        )
+        SELECT (SELECT string_agg(packed, '') FROM worded) AS worded,
+               (SELECT string_agg(packed, '') FROM found) AS packed, {_COUNTS} AS counted
     """)
 
 

@@ -31,7 +31,8 @@ class Replica:
         self._database: Database | None = None
         if config.replica_url is not None:
             url = SecretStr(config.replica_url.get_secret_value())
-            self._database = Database(config.model_copy(update={"url": url}))
+            # Another connection may lead to another server, whose stamps nobody has compared.
+            self._database = Database(config.model_copy(update={"url": url}), spares=False)
         self._breaker = Breaker("replica")
 
     @property

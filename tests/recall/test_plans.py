@@ -144,6 +144,9 @@ async def test_a_search(store: Store, user_id: str, query: Query, generic: bool)
         "small": (candidates._select(shape), ("memories_warm_idx on memories m", "memory_windows_pkey")),
         "large": (proposals.proposals(shape, DIMENSION, True, 1, walk), (*near, *terms)),
         "large beside small": (proposals.proposals(shape, DIMENSION, False, 1, walk), (*near, *terms)),
+        "large, nearest": (proposals.nearest(shape, DIMENSION, 1, walk), near[:1]),
+        "large, beside nearest": (proposals.beside_nearest(shape, True, 1, 1), (near[1], *terms)),
+        "large, beside nearest and small": (proposals.beside_nearest(shape, False, 1, 2), (near[1], *terms)),
         "large in two parts": (proposals.proposals(shape, DIMENSION, True, 1, two), (*parts(two), *terms)),
         "large, read": (
             proposals.proposals(shape, DIMENSION, True, 1, proposals.Read()),
@@ -199,6 +202,7 @@ async def test_among_many_small_subjects_no_large_one_is_read_whole_for_a_few_id
             for statement in (
                 proposals.proposals(shape, DIMENSION, True, 1, walk),
                 proposals.proposals(shape, DIMENSION, True, 1, proposals.Read()),
+                *([proposals.beside_nearest(shape, True, 1, 1)] if query == PLAIN else ()),  # never asked of others
                 hydrate._HYDRATE[False, query.as_of is not None, True],
             ):
                 found = await plan(transaction, statement, {}, generic=True)
