@@ -30,7 +30,7 @@ from app.remember.statement import REMEMBERED_TEXTS
 from tests.api.test_serve import free_port
 
 USERS, MEMORIES_A_USER, SAMPLE_SECONDS = 12, 40, 5.0
-FILLING, CONNECTED, AT_ONCE = REMEMBERED_TEXTS + 1_000, 2_000, 40
+FILLING, CONNECTED, AT_ONCE = REMEMBERED_TEXTS + 1_000, 2_000, 16
 # What may be gained in an hour, extrapolated: bytes as a share of what is held, the others in pieces.
 MOST_AN_HOUR = {"memory": 0.10, "descriptors": 4.0, "threads": 2.0, "connections": 2.0}
 THINGS = ("发票", "the invoice", "路由器", "the router", "会议室", "the bicycle", "合同", "the parcel")
