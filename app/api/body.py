@@ -18,6 +18,7 @@ from app.errors import Malformed, TooLarge, UnsupportedMedia
 
 LONGEST_IDENTIFIER: Final = 255
 _STRINGS_AND_KEYS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(\s*+:)?')
+_NUL: Final = "the character U+0000 is not accepted"
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)?")
 
 
@@ -90,7 +91,7 @@ def parse_json(body: bytes, *, by_item: bool = False) -> Any:
         document = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise Malformed(f"the body is not valid JSON in UTF-8: {error}") from None
-    members, fault = _walked(document)
+    members, fault = _walked(document, b"\\u0000" in body)  # in JSON U+0000 is always written so
     # Every member has its own colon, so equal counts prove that no key was dropped; else count the keys themselves.
     if members != body.count(b":") and members != sum(map(bool, _STRINGS_AND_KEYS.findall(body))):
         raise Malformed("an object names the same key twice")
@@ -123,21 +124,24 @@ def _is_json(media: str) -> bool:
     )
 
 
-def _walked(document: Any) -> tuple[int, Malformed | None]:
+def _walked(document: Any, may_hold_nul: bool = True) -> tuple[int, Malformed | None]:
     """How many object members a document has, and what is wrong with a value that no store can keep."""
-    members, fault, rest = 0, None, [document]
+    members, fault = 0, None
+    rest: list[Any] = [[document]]
     while rest:
-        value = rest.pop()
-        kind = type(value)
-        if kind is str:
-            if "\0" in value:
-                fault = Malformed("the character U+0000 is not accepted")
-        elif kind is dict:
-            members += len(value)
-            rest.extend(value)
-            rest.extend(value.values())
-        elif kind is list:
-            rest.extend(value)
-        elif (kind is float and not math.isfinite(value)) or (kind is int and not -(1 << 63) <= value < 1 << 63):
-            fault = Malformed("a number is out of range: integers have 64 bits, others are finite")
+        values = rest.pop()
+        if type(values) is dict:
+            members += len(values)
+            if may_hold_nul and any("\0" in name for name in values):
+                fault = Malformed(_NUL)
+            values = values.values()
+        for value in values:
+            kind = type(value)
+            if kind is str:
+                if may_hold_nul and "\0" in value:
+                    fault = Malformed(_NUL)
+            elif kind is dict or kind is list:
+                rest.append(value)
+            elif (kind is float and not math.isfinite(value)) or (kind is int and not -(1 << 63) <= value < 1 << 63):
+                fault = Malformed("a number is out of range: integers have 64 bits, others are finite")
     return members, fault
