@@ -6,7 +6,7 @@ tenants' rows (SET LOCAL ROLE) and names the tenant (SET LOCAL app.tenant_id); n
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from app import telemetry
 from app.connections import DatabaseConfig, make_engine, opening
 from app.errors import DatabaseUnavailable, PoolExhausted, StartupRefused
 from app.failures import of_driver, raise_translated, refuse_start, translated
-from app.statements import Statement, Transaction, sql
+from app.statements import Meanwhile, Statement, Transaction, sql
 
 __all__ = [
     "APP_ROLE",
@@ -49,10 +49,14 @@ class Scope:
     Who only read does not wait for the end.
     """
 
-    __slots__ = ("_begin", "_changes", "_database", "_driver", "_pooled", "_seconds")
+    __slots__ = ("_begin", "_changes", "_database", "_driver", "_meanwhile", "_pooled", "_seconds")
 
-    def __init__(self, database: "Database", begin: str, *, changes: bool, seconds: float | None = None) -> None:
+    def __init__(
+        self, database: "Database", begin: str, *, changes: bool, seconds: float | None = None,
+        meanwhile: Iterable[Callable[[], object]] = (),
+    ) -> None:  # fmt: skip
         self._database, self._begin, self._changes, self._seconds = database, begin, changes, seconds
+        self._meanwhile = Meanwhile(meanwhile)
         self._pooled: PoolProxiedConnection | None = None
         self._driver: Any = None
 
@@ -60,19 +64,19 @@ class Scope:
         try:
             await self._checkout()
             try:
-                opened = await self._driver.execute(self._begin, timeout=self._seconds)
+                opened = await self._meanwhile.answer(self._driver.execute(self._begin, timeout=self._seconds))
             except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):
                 # A pooled connection died unnoticed, its neighbours probably too: start afresh. Nothing has happened
                 # yet, so a second try is safe and costs nothing while all is well, as a ping per checkout would.
                 self._discard()
-                await self._database.engine.dispose(close=False)
+                await self._database.start_afresh()
                 async with asyncio.timeout(self._database.patience_seconds):  # it may be the server that is silent
                     await self._checkout()
                     opened = await self._driver.execute(self._begin)
         except BaseException as error:
             self._discard()
             raise_translated(error)
-        return Transaction(self._driver, opened, self._beside)
+        return Transaction(self._driver, opened, self._beside, self._meanwhile)
 
     def _beside(self) -> "Scope | None":
         if self._changes or not self._database.has_spare:
@@ -114,7 +118,7 @@ class Scope:
 
     def _give_back(self) -> None:
         if self._pooled is not None:
-            self._pooled.close()
+            self._database.idle.append(self._pooled)
             self._pooled = None
             self._database.turns.release()
 
@@ -122,7 +126,7 @@ class Scope:
         started = time.perf_counter()
         await self._database.turn()
         try:
-            self._pooled = await self._database.engine.raw_connection()
+            self._pooled = await self._database.take()
         except Exception as error:
             if isinstance(refusal := of_driver(error), asyncpg.PostgresError):  # whatever it has against a new one
                 raise DatabaseUnavailable(type(refusal).__name__) from error
@@ -153,6 +157,8 @@ class Database:
         self.statement_seconds = config.statement_timeout_ms / 1000
         # The pool gives a returned connection to whoever asks next, though others wait: some would wait for too long.
         self.turns = asyncio.Semaphore(config.pool_size)
+        # Given back, but not to the pool, whose ways in and out take a twentieth of a small request.
+        self.idle: list[PoolProxiedConnection] = []
         self.patience_seconds = config.pool_timeout_seconds
         self._counting: Any = None  # the connection of count(), and what the pool knows of it
         self._kept: PoolProxiedConnection | None = None
@@ -186,18 +192,21 @@ class Database:
         begin = f"BEGIN {level}READ ONLY; {self._opening}{order}{_as_tenant(tenant_id)}"
         return Scope(self, begin, changes=False, seconds=self._opening_seconds)
 
-    def write(self, tenant_id: UUID, *locks: int, patient: bool = True) -> Scope:
-        """A transaction that sees and changes one tenant's rows.
+    def write(
+        self, tenant_id: UUID, *locks: int, patient: bool = True, meanwhile: Iterable[Callable[[], object]] = ()
+    ) -> Scope:
+        """A transaction that sees and changes one tenant's rows; `meanwhile` is done while it begins (see Meanwhile).
 
         The int64 `locks` are taken in the order given (sort them) in the opening packet and held until the end. An
         impatient one takes those that are free (see Transaction.locked) and waits for a row for a moment only.
         """
         begin = f"BEGIN; {self._opening}{_IN_ORDER_OF_INDEX}{_as_tenant(tenant_id)}"
         if locks:
-            keys = ", ".join(str(int(key)) for key in locks)
+            keys = ", ".join(f"('{int(key)}'::bigint)" for key in locks)
             take, free = ("SELECT pg_advisory_xact_lock(key)", "") if patient else _IF_FREE
-            begin += f"; {take} FROM unnest(ARRAY[{keys}]::bigint[]) AS key{free}"
-        return Scope(self, begin, changes=True, seconds=None if locks else self._opening_seconds)
+            begin += f"; {take} FROM (VALUES {keys}) AS taken (key){free}"
+        seconds = None if locks else self._opening_seconds
+        return Scope(self, begin, changes=True, seconds=seconds, meanwhile=meanwhile)
 
     def work(self, *, changes: bool = True) -> Scope:
         """A transaction over queues, usage counters, jobs and generations of all tenants, never over memories."""
@@ -212,7 +221,7 @@ class Database:
                 try:
                     done = await (self._counting or await self._own()).execute(packet)
                 except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError):  # as in Scope
-                    await self.engine.dispose(close=False)
+                    await self.start_afresh()
                     done = await (await self._own()).execute(packet)
             except BaseException as error:
                 self._hang_up()
@@ -224,7 +233,7 @@ class Database:
         self._hang_up()
         await self.turn()
         try:
-            pooled = await self.engine.raw_connection()
+            pooled = await self.take()
             self._counting, self._kept = pooled.driver_connection, pooled
             if self.size == 1:
                 self._kept = None
@@ -246,6 +255,16 @@ class Database:
         """One round trip; raises DatabaseUnavailable, PoolExhausted or DeadlineExceeded."""
         async with self.work():
             pass
+
+    async def take(self) -> PoolProxiedConnection:
+        """A connection for whoever has its turn."""
+        return self.idle.pop() if self.idle else await self.engine.raw_connection()
+
+    async def start_afresh(self) -> None:
+        """Let go of all connections that nobody uses now."""
+        while self.idle:
+            self.idle.pop().invalidate()
+        await self.engine.dispose(close=False)
 
     async def turn(self) -> None:
         """Wait for a connection's turn, first come, first served; whoever has it releases `turns`."""
@@ -269,17 +288,20 @@ class Database:
         if self._ending:
             await asyncio.wait(self._ending)
         self._hang_up()
+        while self.idle:
+            self.idle.pop().close()
         await self.engine.dispose()
 
     @property
     def checked_out(self) -> int:
         out = self.engine.pool.checkedout() if isinstance(self.engine.pool, QueuePool) else 0
-        return max(0, out - (self._kept is not None))
+        return max(0, out - len(self.idle) - (self._kept is not None))
 
     @property
     def has_spare(self) -> bool:
         """Whether a connection lies idle while one at most is out: then nobody waits who would need its processor."""
-        idle = self.engine.pool.checkedin() if isinstance(self.engine.pool, QueuePool) else 0
+        pooled = self.engine.pool.checkedin() if isinstance(self.engine.pool, QueuePool) else 0
+        idle = len(self.idle) + pooled
         return self._spares and idle > 0 and self.checked_out <= 1 and not self.turns.locked()
 
     @property

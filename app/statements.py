@@ -35,38 +35,24 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")  # not the casts `::ty
 sql = Statement
 
 
-class Transaction:
-    """One open transaction; its methods take the statement's named parameters."""
+class Meanwhile:
+    """Small pieces of work, done one after the other while answers are waited for.
 
-    __slots__ = ("_connection", "_pieces", "_timeout_seconds", "_turn", "beside", "locked")
+    Nobody can rely on them: they only make early what is made anyway when it is asked for.
+    """
 
-    def __init__(
-        self,
-        connection: "asyncpg.Connection[asyncpg.Record]",
-        opened: str,
-        beside: "Callable[[], AbstractAsyncContextManager[Transaction] | None]" = lambda: None,
-    ) -> None:
-        self._connection = connection
-        self.beside = beside
-        """A further transaction that begins like this one, for statements of one question to run at once; or None.
+    __slots__ = ("_pieces", "_turn")
 
-        Each statement sees what was committed before it began. There is none unless a connection lies idle and nobody
-        else has one: it must not be waited for, nor keep others waiting.
-        """
-        self.locked = int(opened[7:]) if opened.startswith("SELECT ") else 0  # how many of the locks it holds
-        self._timeout_seconds: float | None = None  # the pool's
-        self._pieces: deque[Callable[[], object]] = deque()
+    def __init__(self, pieces: Iterable[Callable[[], object]] = ()) -> None:
+        self._pieces = deque(pieces)
         self._turn: asyncio.Handle | None = None
 
-    def meanwhile(self, pieces: Iterable[Callable[[], object]]) -> None:
-        """Call these, one after the other, while the answers to the next statements are waited for.
-
-        They take the place of those that are left. Nobody can rely on them: they only make early, in small pieces, what
-        is made anyway when it is asked for.
-        """
+    def put(self, pieces: Iterable[Callable[[], object]]) -> None:
+        """Do these from now on; they take the place of those that are left."""
         self._pieces = deque(pieces)
 
-    async def _answer(self, asked: Awaitable[T]) -> T:
+    async def answer(self, asked: Awaitable[T]) -> T:
+        """The answer to what was asked, and the pieces that could be done before it came."""
         if self._pieces:  # the first of them comes after the statement was sent
             self._turn = asyncio.get_running_loop().call_soon(self._piece)
         try:
@@ -80,13 +66,41 @@ class Transaction:
             self._pieces.popleft()()
             self._turn = asyncio.get_running_loop().call_soon(self._piece)
 
+
+class Transaction:
+    """One open transaction; its methods take the statement's named parameters."""
+
+    __slots__ = ("_connection", "_meanwhile", "_timeout_seconds", "beside", "locked")
+
+    def __init__(
+        self,
+        connection: "asyncpg.Connection[asyncpg.Record]",
+        opened: str,
+        beside: "Callable[[], AbstractAsyncContextManager[Transaction] | None]" = lambda: None,
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
+        self._connection = connection
+        self.beside = beside
+        """A further transaction that begins like this one, for statements of one question to run at once; or None.
+
+        Each statement sees what was committed before it began. There is none unless a connection lies idle and nobody
+        else has one: it must not be waited for, nor keep others waiting.
+        """
+        self.locked = int(opened[7:]) if opened.startswith("SELECT ") else 0  # how many of the locks it holds
+        self._timeout_seconds: float | None = None  # the pool's
+        self._meanwhile = meanwhile or Meanwhile()
+
+    def meanwhile(self, pieces: Iterable[Callable[[], object]]) -> None:
+        """Do these pieces (see Meanwhile) while the answers to the next statements are waited for."""
+        self._meanwhile.put(pieces)
+
     async def allow(self, seconds: float) -> None:
         """Let the statements of this transaction take longer than usual: for jobs, never for requests."""
         await self._connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
         self._timeout_seconds = 2 * seconds
 
     async def fetch(self, statement: Statement, **values: Any) -> "list[asyncpg.Record]":
-        rows: list[asyncpg.Record] = await self._answer(
+        rows: list[asyncpg.Record] = await self._meanwhile.answer(
             self._connection.fetch(statement.sql, *statement.arguments(values), timeout=self._timeout_seconds)
         )
         return rows
@@ -103,7 +117,7 @@ class Transaction:
 
     async def execute(self, statement: Statement, **values: Any) -> int:
         """Run a statement and return how many rows it touched."""
-        done: str = await self._answer(
+        done: str = await self._meanwhile.answer(
             self._connection.execute(statement.sql, *statement.arguments(values), timeout=self._timeout_seconds)
         )
         return int(done.rpartition(" ")[2]) if done[-1:].isdigit() else 0

@@ -25,6 +25,7 @@ from app.wire import halfvec, halfvecs, sparsevec, sparsevec_of
 from tests.conftest import administer
 
 ME = sql("SELECT name FROM tenants")
+PID = sql("SELECT pg_backend_pid()")
 SLEEP = sql("SELECT pg_sleep(:seconds)")
 NEW_TENANT = sql("INSERT INTO tenants (tenant_id, name, created_at) VALUES (:tenant_id, :name, :now)")
 
@@ -318,3 +319,45 @@ async def test_what_is_made_early_is_made_while_an_answer_is_waited_for(narrow: 
         assert done[2:] == ["instead"]
         transaction.meanwhile([partial(done.append, "never")])
     assert done[3:] == []
+
+
+async def test_what_is_made_early_is_made_while_a_transaction_begins(
+    narrow: Database, database: Database, tenant: UUID
+) -> None:
+    done: list[str] = []
+    async with database.write(tenant, 4711) as first:
+        waiting = asyncio.create_task(_begun(narrow, tenant, done))
+        async with asyncio.timeout(5):
+            while len(done) < 2:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert done == ["one", "two"]
+        await first.fetch(ME)
+    await waiting
+    assert done == ["one", "two", "began"]
+
+
+async def _begun(database: Database, tenant: UUID, done: list[str]) -> None:
+    pieces = [partial(done.append, name) for name in ("one", "two")]
+    async with database.write(tenant, 4711, meanwhile=pieces):
+        done.append("began")
+
+
+async def test_the_connection_used_last_is_used_next_until_a_dead_one_was_met(narrow: Database, tenant: UUID) -> None:
+    async with narrow.read(tenant) as transaction:
+        first = await transaction.fetch_value(PID)
+    await _given_back(narrow, 1)
+    async with narrow.read(tenant) as transaction:
+        assert await transaction.fetch_value(PID) == first
+        assert narrow.checked_out == 1
+    await _given_back(narrow, 1)
+    assert narrow.checked_out == 0
+    await narrow.start_afresh()
+    assert narrow.idle == []
+    async with narrow.read(tenant) as transaction:
+        assert await transaction.fetch_value(PID) != first
+
+
+async def _given_back(database: Database, count: int) -> None:
+    async with asyncio.timeout(5):
+        while len(database.idle) < count:  # noqa: ASYNC110 - a pool has no event
+            await asyncio.sleep(0.01)

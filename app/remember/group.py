@@ -6,7 +6,7 @@ own only; members that share a lock are committed in the order in which they cam
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -33,6 +33,8 @@ R = TypeVar("R")
 A = TypeVar("A")
 Work = Callable[[Transaction, Sequence[R]], Awaitable[Sequence[A | MnemeError]]]
 """What is done for some requests in one transaction: the answer of each, or why it is refused without any effect."""
+Early = Callable[[Sequence[R]], Iterable[Callable[[], object]]]
+"""Pieces of that work (see Meanwhile) which can be done while the transaction of these requests begins."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +53,8 @@ class Member(Generic[R, A]):
 class Groups(Generic[R, A]):
     """The lines of all tenants, in one event loop."""
 
-    def __init__(self, database: Database, work: Work[R, A]) -> None:
-        self._database, self._work = database, work
+    def __init__(self, database: Database, work: Work[R, A], early: Early[R] = lambda _: ()) -> None:
+        self._database, self._work, self._early = database, work, early
         self._lines: dict[UUID, Line[R, A]] = {}
 
     async def commit(
@@ -63,7 +65,8 @@ class Groups(Generic[R, A]):
         Raises what the work refuses it with, DatabaseUnavailable, PoolExhausted, DeadlineExceeded or StorageFull.
         """
         if weight > LIGHT:
-            async with self._database.write(tenant_id, *sorted(locks)) as transaction:
+            early = self._early([request])
+            async with self._database.write(tenant_id, *sorted(locks), meanwhile=early) as transaction:
                 [answer] = await self._work(transaction, [request])
             WRITE_GROUP_SIZE.observe(1)
             if isinstance(answer, MnemeError):
@@ -71,7 +74,7 @@ class Groups(Generic[R, A]):
             return answer
         line = self._lines.get(tenant_id)
         if line is None:
-            line = self._lines[tenant_id] = Line(tenant_id, self._database, self._work)
+            line = self._lines[tenant_id] = Line(tenant_id, self._database, self._work, self._early)
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         line.enter(Member(request, locks, unlike, weight, future))
         try:
@@ -93,6 +96,7 @@ class Line(Generic[R, A]):
     tenant_id: UUID
     database: Database
     work: Work[R, A]
+    early: Early[R]
     waiting: deque[Member[R, A]] = field(default_factory=deque)
     held: set[int] = field(default_factory=set)
     groups: int = 0
@@ -219,7 +223,8 @@ class Line(Generic[R, A]):
         locks = sorted(frozenset[int]().union(*(member.locks for member in members)))
         locked, present, undone = list[Member[R, A]](), members, False
         try:
-            async with self.database.write(self.tenant_id, *locks, patient=alone) as transaction:
+            early = self.early([member.request for member in members])
+            async with self.database.write(self.tenant_id, *locks, patient=alone, meanwhile=early) as transaction:
                 if transaction.locked < len(locks):
                     locked = await _locked_out(transaction, locks, members)
                 present = [member for member in members if member not in locked and not member.answer.done()]

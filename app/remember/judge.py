@@ -5,7 +5,7 @@ count as stored. Invariant: runs inside the writing transaction, under the subje
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -58,6 +58,78 @@ class Scale:
         return self.low + similarity * (self.high - self.low)
 
 
+@dataclass(slots=True)
+class Judging:
+    """Drafts whose neighbours are known. The verdicts are given in order, and can be given in parts."""
+
+    drafts: Sequence[Draft]
+    neighbours: Sequence[tuple[UUID | None, bool | None, list[Any]]]
+    in_batch: Sequence[Sequence[tuple[Draft, float]]]
+    scale: Scale
+    config: RememberConfig
+    stored: bool
+    count: int = 0
+    subject_of: dict[str | None, UUID] = field(default_factory=dict)
+    overruled: set[UUID] = field(default_factory=set)
+
+    def until(self, end: int) -> None:
+        """Give the first `end` drafts their verdict; those that have it keep it."""
+        while self.count < end:
+            self._judge(self.drafts[self.count], self.in_batch[self.count], *self.neighbours[self.count])
+            self.count += 1
+
+    def _judge(
+        self, draft: Draft, in_batch: Sequence[tuple[Draft, float]], subject_id: UUID | None, large: bool | None,
+        found: Sequence[Any],
+    ) -> None:  # fmt: skip
+        user_id, scale = draft.new.user_id, self.scale
+        draft.new_subject, draft.large = large is None and user_id not in self.subject_of, bool(large)
+        if user_id not in self.subject_of:
+            self.subject_of[user_id] = subject_id or new_id()
+        draft.subject_id = self.subject_of[user_id]
+        there: dict[UUID, Neighbour] = {}
+        for row in found:  # by its text, its key and its vector, so perhaps more than once
+            if row["memory_id"] not in self.overruled and row["memory_id"] != draft.memory_id:
+                similarity = 0.0 if row["distance"] is None else scale.similarity(1 - row["distance"])
+                known = there.get(row["memory_id"])
+                there[row["memory_id"]] = Neighbour(
+                    row["memory_id"], row["content"], row["key"], row["same_text"],
+                    similarity if known is None else max(similarity, known.similarity),
+                    row["true_since"], row["pinned"],
+                )  # fmt: skip
+        near = list(there.values())
+        near += [
+            _as_neighbour(earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0)
+            for earlier, cosine in in_batch
+            if earlier.status == "active" and earlier.outcome != "duplicate"
+        ]
+        decide(draft, near, self.config)
+        if draft.retired and not self.stored:
+            self.overruled.update(draft.retired)
+            for earlier, _ in in_batch:
+                if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated, unless it is
+                    earlier.status = "deprecated"  # stored already, and is retired like any other
+                    earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
+
+
+async def look(
+    transaction: Transaction,
+    tenant_id: UUID,
+    drafts: Sequence[Draft],
+    generation: Generation,
+    config: RememberConfig,
+    *,
+    stored: bool = False,
+) -> Judging:
+    """Find what stands near the drafts, stored or earlier among themselves; nothing is judged yet."""
+    scale = Scale(*generation.spec.pair_window)
+    floor = scale.cosine(min(NEAR, config.duplicate_similarity))
+    least = [-1.0 if looks_far(draft) else floor for draft in drafts]
+    neighbours = await stored_near(transaction, tenant_id, drafts, generation, least)
+    in_batch: list[list[tuple[Draft, float]]] = [[] for _ in drafts] if stored else _near_in_batch(drafts, least)
+    return Judging(drafts, neighbours, in_batch, scale, config, stored)
+
+
 async def judge(
     transaction: Transaction,
     tenant_id: UUID,
@@ -71,43 +143,8 @@ async def judge(
 
     `stored`: the drafts are memories already, and each is judged by itself beside all others that are there.
     """
-    scale = Scale(*generation.spec.pair_window)
-    far = [_looks_far(draft) for draft in drafts]
-    floor = scale.cosine(min(NEAR, config.duplicate_similarity))
-    least = [-1.0 if reaches else floor for reaches in far]
-    neighbours = await stored_near(transaction, tenant_id, drafts, generation, least)
-    in_batch: list[list[tuple[Draft, float]]] = [[] for _ in drafts] if stored else _near_in_batch(drafts, least)
-    subject_of: dict[str | None, UUID] = {}
-    overruled: set[UUID] = set()
-    for draft, near_in_batch, (subject_id, large, found) in zip(drafts, in_batch, neighbours, strict=True):
-        user_id = draft.new.user_id
-        draft.new_subject, draft.large = large is None and user_id not in subject_of, bool(large)
-        if user_id not in subject_of:
-            subject_of[user_id] = subject_id or new_id()
-        draft.subject_id = subject_of[user_id]
-        there: dict[UUID, Neighbour] = {}
-        for row in found:  # by its text, its key and its vector, so perhaps more than once
-            if row["memory_id"] not in overruled and row["memory_id"] != draft.memory_id:
-                similarity = 0.0 if row["distance"] is None else scale.similarity(1 - row["distance"])
-                known = there.get(row["memory_id"])
-                there[row["memory_id"]] = Neighbour(
-                    row["memory_id"], row["content"], row["key"], row["same_text"],
-                    similarity if known is None else max(similarity, known.similarity),
-                    row["true_since"], row["pinned"],
-                )  # fmt: skip
-        near = list(there.values())
-        near += [
-            _as_neighbour(earlier, draft, scale.similarity(cosine) if cosine > -1 else 0.0)
-            for earlier, cosine in near_in_batch
-            if earlier.status == "active" and earlier.outcome != "duplicate"
-        ]
-        decide(draft, near, config)
-        if draft.retired and not stored:
-            overruled.update(draft.retired)
-            for earlier, _ in near_in_batch:
-                if earlier.memory_id in draft.retired:  # overruled within its own batch: born deprecated
-                    earlier.status = "deprecated"
-                    earlier.outdated_by = draft.memory_id, draft.retired[earlier.memory_id]
+    judging = await look(transaction, tenant_id, drafts, generation, config, stored=stored)
+    judging.until(len(drafts))
 
 
 async def find_far(
@@ -123,7 +160,8 @@ async def find_far(
     ]
 
 
-def _looks_far(draft: Draft) -> bool:
+def looks_far(draft: Draft) -> bool:
+    """Whether what a draft overrules, or is overruled by, may stand far from it."""
     return bool(draft.opinions) or draft.late or denies(draft.new.content) or cued(draft.new.content)
 
 
@@ -216,7 +254,7 @@ def judge_pair(
     """
     scale, draft = Scale(*window), Draft(new, PAIR, now)
     near = _as_neighbour(Draft(old, PAIR, now), draft, scale.similarity(cosine))
-    found = near.same_text or near.similarity >= min(NEAR, config.duplicate_similarity) or _looks_far(draft)
+    found = near.same_text or near.similarity >= min(NEAR, config.duplicate_similarity) or looks_far(draft)
     decide(draft, [near] if found else [], config)
     return draft
 

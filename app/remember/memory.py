@@ -174,7 +174,9 @@ class Draft:
 def weigh(drafts: Sequence[Draft]) -> None:
     """What Draft.weigh() does, for many at once: in half the time."""
     left = [draft for draft in drafts if draft.weighed is None]
-    if len(left) > 1:
+    if len(left) == 1:
+        left[0].weigh()
+    elif left:
         for draft, words in zip(left, keyword_arrays([draft.new.content for draft in left]), strict=True):
             draft.weighed = sparsevec_of(words.ids, words.counts), words.word_count
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from app.database import Statement, Transaction, sql
 from app.embed import Generation
 from app.indexes import PART, part_of
+from app.remember.columns import Rows, lone, same, stated
 from app.remember.memory import Draft, pack
 
 NEIGHBOURS: Final = 5
@@ -41,38 +42,50 @@ async def stored_near(
         found += [(None, None, []) for _ in drafts_here]
         values = {
             "tenant_id": tenant_id,
-            "numbers": list(range(start, start + len(drafts_here))),
-            "agents": [draft.new.agent_id for draft in drafts_here],
+            "agents": same(draft.new.agent_id for draft in drafts_here),
             "hashes": [draft.content_hash for draft in drafts_here],
             # A long text is told apart by its hash only: equal first windows do not make equal texts.
             "embeddings": [
                 draft.embedding if draft.windows is not None and len(draft.windows) == 1 else None
                 for draft in drafts_here
             ],
-            "distances": [1 - cosine for cosine in least[start : start + len(drafts_here)]],
-            "counts": [most_near(cosine) for cosine in least[start : start + len(drafts_here)]],
+            "distances": same(1 - cosine for cosine in least[start : start + len(drafts_here)]),
         }
+        asked = values | {
+            "users": same(draft.new.user_id for draft in drafts_here),
+            "keys": stated(draft.new.key for draft in drafts_here),
+        }
+        alone = len(drafts_here) == 1
         rows = await transaction.fetch(
-            _near(generation.generation_id),
-            **values,
-            users=[draft.new.user_id for draft in drafts_here],
-            keys=[draft.new.key for draft in drafts_here],
+            _near(generation.generation_id, alone=alone), **(lone(asked, _ITEM.parameters) if alone else asked)
         )
         for row in rows:
-            near = found[row["number"]][2]
-            found[row["number"]] = row["subject_id"], row["ann"], near
+            number = start + row["number"] - 1
+            near = found[number][2]
+            found[number] = row["subject_id"], row["ann"], near
             if row["memory_id"] is not None:
                 near.append(row)
         subjects = [subject_id if large else None for subject_id, large, _ in found[start:]]
         for part in sorted({part_of(subject_id) for subject_id in subjects if subject_id is not None}):
             statement = _near_by_index(generation.generation_id, generation.spec.dimension, part)
             for row in await transaction.fetch(statement, **values, subjects=subjects):
-                found[row["number"]][2].append(row)
+                found[start + row["number"] - 1][2].append(row)
     return found
 
 
+_ITEM = Rows(
+    "user_id users text =", "agent_id agents text =", "content_hash hashes bytea", "key keys text",
+    "embedding embeddings halfvec", "most_distance distances float8 =",
+)  # fmt: skip
+_ITEM_OF_SUBJECT = Rows(
+    "subject_id subjects uuid", "agent_id agents text =", "content_hash hashes bytea", "embedding embeddings halfvec",
+    "most_distance distances float8 =",
+)  # fmt: skip
+_MOST = f"CASE WHEN i.most_distance = 2 THEN {FAR_NEIGHBOURS} ELSE {NEIGHBOURS} END"  # as most_near() has it
+
+
 @lru_cache(maxsize=16)
-def _near(generation_id: int) -> Statement:
+def _near(generation_id: int, *, alone: bool) -> Statement:
     """By text, by key and, unless the subject is large, by vector; a row of nulls for a draft with nothing near."""
     # Materialised, so that the subject is a column and not an expression over a join, which no index can find. In the
     # order of memories_content_key and memories_slot_key: in a young store others look as good, and are read whole.
@@ -80,10 +93,7 @@ def _near(generation_id: int) -> Statement:
     WITH item AS MATERIALIZED (
         SELECT i.*, coalesce(s.subject_id, CASE WHEN i.user_id IS NULL THEN :tenant_id END) AS subject_id,
                s.ann
-        FROM unnest(
-            cast(:numbers AS int[]), cast(:users AS text[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
-            cast(:keys AS text[]), cast(:embeddings AS halfvec[]), cast(:distances AS float8[]), cast(:counts AS int[])
-        ) AS i (number, user_id, agent_id, content_hash, key, embedding, most_distance, most)
+        FROM {_ITEM.sql(alone=alone)} AS i
         LEFT JOIN LATERAL (
             SELECT subject_id, ann FROM subjects WHERE tenant_id = :tenant_id AND user_id = i.user_id
             UNION ALL
@@ -120,7 +130,7 @@ def _near(generation_id: int) -> Statement:
             WHERE NOT i.ann AND {_COMPARABLE} AND m.generation_id = {generation_id}
               AND m.embedding <=> i.embedding <= i.most_distance
             ORDER BY m.embedding <=> i.embedding
-            LIMIT i.most
+            LIMIT {_MOST}
         ) AS nearest
     ) AS near ON true
     """)
@@ -132,10 +142,7 @@ def _near_by_index(generation_id: int, dimension: int, part: int) -> Statement:
     # Generation, dimension and part are literals, so that the planner can prove that the partial index applies.
     return sql(f"""
     SELECT i.number, near.*
-    FROM unnest(
-        cast(:numbers AS int[]), cast(:subjects AS uuid[]), cast(:agents AS text[]), cast(:hashes AS bytea[]),
-        cast(:embeddings AS halfvec[]), cast(:distances AS float8[]), cast(:counts AS int[])
-    ) AS i (number, subject_id, agent_id, content_hash, embedding, most_distance, most)
+    FROM {_ITEM_OF_SUBJECT.sql(alone=False)} AS i
     CROSS JOIN LATERAL (
         SELECT m.memory_id, m.content, m.key, m.content_hash = i.content_hash AS same_text,
                {_TRUE_SINCE} AS true_since, m.pinned,
@@ -144,7 +151,7 @@ def _near_by_index(generation_id: int, dimension: int, part: int) -> Statement:
         WHERE {_COMPARABLE} AND m.ann AND m.generation_id = {generation_id} AND {PART.format("m.")} = {part}
           AND {PART.format("i.")} = {part}
         ORDER BY m.embedding::halfvec({dimension}) <=> i.embedding::halfvec({dimension})
-        LIMIT i.most
+        LIMIT {_MOST}
     ) AS near
     WHERE near.distance <= i.most_distance
     """)

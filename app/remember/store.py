@@ -5,6 +5,7 @@ usage, links, queue entry and audit event.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final
@@ -12,8 +13,9 @@ from uuid import UUID
 
 from app.cold import wake
 from app.database import Statement, Transaction, sql
+from app.errors import MnemeError
 from app.memory import MEMORY_COLUMNS, MEMORY_SOURCE, as_json, importance_score
-from app.remember.columns import columns_of, signed
+from app.remember.columns import Rows, judged_columns, lone, signed, stated_columns
 from app.remember.memory import Draft, Written, weigh
 from app.wire import new_id
 
@@ -24,54 +26,103 @@ A_PIECE: Final = 16
 
 
 async def store(
-    transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft], generation_id: int
+    transaction: Transaction,
+    tenant_id: UUID,
+    drafts: Sequence[Draft],
+    generation_id: int,
+    *,
+    judged: Callable[[int], object] = lambda _: None,
+    early: "Early | None" = None,
+    told: Callable[[list[Written]], object] = lambda _: None,
 ) -> list[Written]:
-    """Write judged drafts: overruled rows first (they free the key slot), then all new rows in one statement."""
-    await retire(transaction, tenant_id, drafts)
-    repeats = [draft for draft in drafts if draft.twin_id is not None]
-    new = [draft for draft in drafts if draft.outcome != "duplicate" or draft.status == "duplicate"]
+    """Write drafts part by part: what they overrule first (it frees the key slot), then the new rows in one statement.
+
+    `judged` is called before the first so many drafts are written, and gives them their verdict if they have none:
+    while a part is being stored the next is judged and made ready. What a later part overrules in an earlier one is
+    retired like any memory. `early` has what was made before the verdict. `told` is called with what is returned while
+    the last part is being stored, if it is known by then: what it refuses it must refuse again afterwards.
+    """
+    parts = _parts(len(drafts))
+    ready = early or Early(drafts, generation_id)
+    made: dict[int, tuple[list[Draft], dict[str, Any]]] = {}
     shown: dict[UUID, Any] = {}
-    for columns in _in_slices(transaction, new, tenant_id, generation_id, shown):
-        statement = _insert(tuple(name for name in _OPTIONAL if columns[name]))
-        await transaction.execute(statement, **columns)
+
+    def make(number: int) -> None:
+        start, end = parts[number]
+        judged(end)
+        new = [draft for draft in drafts[start:end] if draft.outcome != "duplicate" or draft.status == "duplicate"]
+        made[number] = new, {**ready.columns(number, new), **judged_columns(new, tenant_id)} if new else {}
+
+    def tell() -> None:
+        if all(draft.twin_id is None for draft in drafts):
+            with suppress(MnemeError):
+                told([_written(draft, shown) for draft in drafts])
+
+    for number, (start, end) in enumerate(parts):
+        if number not in made:
+            make(number)
+        new, columns = made[number]
+        await retire(transaction, tenant_id, drafts[start:end])
+        transaction.meanwhile(
+            [*_showing(drafts, shown), tell]
+            if number == len(parts) - 1
+            else [*_judging(judged, *parts[number + 1]), *ready.pieces(number + 1), partial(make, number + 1)]
+        )
+        if new:
+            statement = _insert(tuple(name for name in _OPTIONAL if columns[name]), alone=len(new) == 1)
+            await transaction.execute(statement, **(lone(columns, _MAIN) if len(new) == 1 else columns))
+    repeats = [draft for draft in drafts if draft.twin_id is not None]
     twins = await _repeat(transaction, tenant_id, repeats) if repeats else {}
-    _show(new, shown)
-    told = shown | twins
-    return [_written(draft, told) for draft in drafts]
+    _show(drafts, shown)
+    known = shown | twins
+    return [_written(draft, known) for draft in drafts]
 
 
-def weighing(drafts: Sequence[Draft]) -> Iterator[Callable[[], object]]:
-    """Pieces of work: the words of drafts."""
-    return (partial(weigh, drafts[start : start + A_PIECE]) for start in range(0, len(drafts), A_PIECE))
+class Early:
+    """Of drafts that will be stored together, what no verdict changes."""
+
+    def __init__(self, drafts: Sequence[Draft], generation_id: int) -> None:
+        self._parts = [drafts[start:end] for start, end in _parts(len(drafts))]
+        self._generation_id = generation_id
+        self._made: dict[int, dict[str, Any]] = {}
+
+    def pieces(self, number: int) -> Iterator[Callable[[], object]]:
+        """The work for one part."""
+        yield partial(weigh, self._parts[number])
+        yield partial(self._make, number)
+
+    def columns(self, number: int, new: Sequence[Draft]) -> dict[str, Any]:
+        """The columns of those drafts of a part that are new."""
+        if len(new) < len(self._parts[number]):
+            return stated_columns(new, self._generation_id)
+        return self._make(number)
+
+    def _make(self, number: int) -> dict[str, Any]:
+        if number not in self._made:
+            self._made[number] = stated_columns(self._parts[number], self._generation_id)
+        return self._made[number]
+
+
+def _parts(count: int) -> list[tuple[int, int]]:
+    """Where each part begins and ends."""
+    parts = max(1, count // ROWS_AT_ONCE)
+    return list(pairwise(count * number // parts for number in range(parts + 1))) if count else []
+
+
+def _judging(judged: Callable[[int], object], start: int, end: int) -> Iterator[Callable[[], object]]:
+    """Pieces of work: verdicts."""
+    return (partial(judged, min(end, at + A_PIECE)) for at in range(start, end, A_PIECE))
+
+
+def _showing(drafts: Sequence[Draft], shown: dict[UUID, Any]) -> Iterator[Callable[[], object]]:
+    """Pieces of work: drafts as they are shown."""
+    return (partial(_show, drafts[at : at + A_PIECE], shown) for at in range(0, len(drafts), A_PIECE))
 
 
 def _show(drafts: Sequence[Draft], shown: dict[UUID, Any]) -> None:
     for draft in drafts:
-        if draft.memory_id not in shown:
+        if draft.memory_id not in shown and (draft.outcome != "duplicate" or draft.status == "duplicate"):
             shown[draft.memory_id] = _render(draft)
-
-
-def _in_slices(
-    transaction: Transaction, drafts: Sequence[Draft], tenant_id: UUID, generation_id: int, shown: dict[UUID, Any]
-) -> Iterator[dict[str, Any]]:
-    """The columns of drafts in parts, so that the next is made ready, or all is shown, while the last is stored."""
-    count = max(1, len(drafts) // ROWS_AT_ONCE)
-    ends = [len(drafts) * number // count for number in range(count + 1)]
-    parts = [drafts[start:end] for start, end in pairwise(ends) if start < end]
-    ready: dict[int, dict[str, Any]] = {}
-
-    def make(number: int) -> None:
-        ready[number] = columns_of(parts[number], tenant_id, generation_id)
-
-    pieces: list[Callable[[], object]] = []
-    for number in range(1, len(parts)):
-        pieces += [*weighing(parts[number]), partial(make, number)]
-    pieces += [partial(_show, drafts[start : start + A_PIECE], shown) for start in range(0, len(drafts), A_PIECE)]
-    transaction.meanwhile(pieces)
-    for number in range(len(parts)):
-        if number not in ready:
-            make(number)
-        yield ready.pop(number)
 
 
 async def retire(transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft]) -> None:
@@ -215,41 +266,49 @@ _BELIEVE = sql("""
     WHERE m.tenant_id = :tenant_id AND m.subject_id = item.subject_id AND m.memory_id = item.memory_id
       AND m.trust < item.trust
 """)
-_STORED = """
+_ITEM = Rows(
+    "subject_id subjects uuid =", "memory_id memories uuid", "agent_id agents text =", "status statuses text =",
+    "content contents text", "content_type content_types text =", "kind kinds text =", "key keys text",
+    "importance importances real =", "tags tags text =", "metadata metadata jsonb =", "source sources text =",
+    "session_id sessions text =", "pinned pinned bool =", "event_at event_at timestamptz",
+    "valid_from valid_from timestamptz", "valid_to valid_to timestamptz", "expires_at expires_at timestamptz",
+    "content_hash hashes bytea", "keywords keywords sparsevec", "word_count word_counts int",
+    "embedding embeddings halfvec", "window_count window_counts smallint =", "ann large bool =",
+    "trust trusts smallint =", "moment moments timestamptz =",
+)  # fmt: skip
+_USAGE_ITEM = Rows("subject_id subjects uuid =", "memory_id memories uuid", "forget_at forget_at timestamptz =")
+_EVENT_ITEM = Rows(
+    "subject_id subjects uuid =", "event_id events uuid", "memory_id memories uuid", "action actions text =",
+    "actor actors text =", "detail details jsonb =", "moment moments timestamptz =",
+)  # fmt: skip
+_MAIN: Final = frozenset(_ITEM.parameters + _USAGE_ITEM.parameters + _EVENT_ITEM.parameters)
+
+
+def _stored(*, alone: bool) -> str:
+    return f"""
         INSERT INTO memories (
             tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags,
             metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords,
             word_count, embedding, generation_id, window_count, version, created_at, updated_at, tokenizer_version,
             deprecated_at, ann, trust
         )
-        SELECT :tenant_id, subject_id, memory_id, agent_id, coalesce(status, (:statuses)[1]), content,
-               coalesce(content_type, (:content_types)[1]), coalesce(kind, (:kinds)[1]), key,
-               coalesce(importance, (:importances)[1]), cast(coalesce(tags, (:tags)[1]) AS text[]),
-               metadata, source, session_id, coalesce(pinned, (:pinned)[1]), event_at,
-               valid_from, valid_to, expires_at, content_hash, keywords, word_count, embedding, generation_id,
-               coalesce(window_count, (:window_counts)[1]), 1, moment, moment, :tokenizer_version,
-               CASE WHEN coalesce(status, (:statuses)[1]) = 'deprecated' THEN moment END, coalesce(ann, (:large)[1]),
-               coalesce(trust, (:trusts)[1])
-        FROM unnest(
-            cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:agents AS text[]), cast(:statuses AS text[]),
-            cast(:contents AS text[]), cast(:content_types AS text[]), cast(:kinds AS text[]), cast(:keys AS text[]),
-            cast(:importances AS real[]), cast(:tags AS text[]), cast(:metadata AS jsonb[]), cast(:sources AS text[]),
-            cast(:sessions AS text[]), cast(:pinned AS bool[]), cast(:event_at AS timestamptz[]),
-            cast(:valid_from AS timestamptz[]), cast(:valid_to AS timestamptz[]), cast(:expires_at AS timestamptz[]),
-            cast(:hashes AS bytea[]), cast(:keywords AS sparsevec[]), cast(:word_counts AS int[]),
-            cast(:embeddings AS halfvec[]), cast(:generations AS smallint[]), cast(:window_counts AS smallint[]),
-            cast(:large AS bool[]), cast(:trusts AS smallint[]), cast(:moments AS timestamptz[])
-        ) AS item (
-            subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance, tags, metadata,
-            source, session_id, pinned, event_at, valid_from, valid_to, expires_at, content_hash, keywords, word_count,
-            embedding, generation_id, window_count, ann, trust, moment
-        )
+        SELECT :tenant_id, subject_id, memory_id, agent_id, status, content, content_type, kind, key, importance,
+               cast(tags AS text[]), metadata, source, session_id, pinned, event_at, valid_from, valid_to, expires_at,
+               content_hash, keywords, word_count, embedding,
+               CASE WHEN embedding IS NOT NULL THEN cast(:generation_id AS smallint) END,
+               window_count, 1, moment, moment, :tokenizer_version,
+               CASE WHEN status = 'deprecated' THEN moment END, ann, trust
+        FROM {_ITEM.sql(alone=alone)} AS item
     """
-_USED = """
+
+
+def _used(*, alone: bool) -> str:
+    return f"""
         INSERT INTO memory_usage (tenant_id, subject_id, memory_id, forget_at, access_count, hit_streak)
-        SELECT :tenant_id, item.*, 0, 0
-        FROM unnest(cast(:subjects AS uuid[]), cast(:memories AS uuid[]), cast(:forget_at AS timestamptz[])) AS item
+        SELECT :tenant_id, subject_id, memory_id, forget_at, 0, 0 FROM {_USAGE_ITEM.sql(alone=alone)} AS item
     """
+
+
 # What only some writes have: the column that says so, and its statement.
 _OPTIONAL = {
     "new_subjects": """
@@ -298,17 +357,13 @@ _OPTIONAL = {
 }
 
 
-@lru_cache(maxsize=1 << len(_OPTIONAL))
-def _insert(optional: tuple[str, ...]) -> Statement:
+@lru_cache(maxsize=2 << len(_OPTIONAL))
+def _insert(optional: tuple[str, ...], *, alone: bool) -> Statement:
     """One statement that writes everything; naming a table costs time even when it gets no row."""
     more = "".join(f", {name} AS ({_OPTIONAL[name]})" for name in optional)
     return sql(f"""
-    WITH stored AS ({_STORED}), used AS ({_USED}) {more}
+    WITH stored AS ({_stored(alone=alone)}), used AS ({_used(alone=alone)}) {more}
     INSERT INTO memory_events (tenant_id, subject_id, event_id, memory_id, action, actor, version, detail, created_at)
-    SELECT :tenant_id, subject_id, event_id, memory_id, coalesce(action, (:actions)[1]), actor, 1,
-           coalesce(detail, (:details)[1]), moment
-    FROM unnest(
-        cast(:subjects AS uuid[]), cast(:events AS uuid[]), cast(:memories AS uuid[]), cast(:actions AS text[]),
-        cast(:actors AS text[]), cast(:moments AS timestamptz[]), cast(:details AS jsonb[])
-    ) AS item (subject_id, event_id, memory_id, action, actor, moment, detail)
+    SELECT :tenant_id, subject_id, event_id, memory_id, action, actor, 1, detail, moment
+    FROM {_EVENT_ITEM.sql(alone=alone)} AS item
     """)

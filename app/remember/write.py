@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from uuid import UUID
 
 from app import telemetry
 from app.database import Database, Transaction, subject_lock
@@ -17,12 +19,12 @@ from app.errors import EmbeddingUnavailable, MnemeError
 from app.guard import Caller
 from app.idempotency import Answer, Idempotency, keep_answers, key_lock, only_once, stored_answer, stored_answers
 from app.remember.group import LIGHT, Groups
-from app.remember.judge import count_conflicts, judge
-from app.remember.memory import Draft, NewMemory, RememberConfig, Written
+from app.remember.judge import count_conflicts, look, looks_far
+from app.remember.memory import Draft, NewMemory, RememberConfig, Written, weigh
 from app.remember.news import news_of
 from app.remember.opinion import Opinion, consult
 from app.remember.settle import settled
-from app.remember.store import store, weighing
+from app.remember.store import ROWS_AT_ONCE, Early, store
 from app.webhooks import Subscriptions, tell
 
 Within = Callable[[Transaction, Sequence[Written]], Awaitable[None]]
@@ -117,7 +119,7 @@ class Rememberer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subscriptions", Subscriptions(self.database))
-        object.__setattr__(self, "_groups", Groups(self.database, self._store))
+        object.__setattr__(self, "_groups", Groups(self.database, self._store, _early))
 
     async def remember(
         self,
@@ -171,14 +173,18 @@ class Rememberer:
         for request in new:
             request.begin()
         drafts = [draft for request in new for draft in request.kept]
-        if drafts:
-            transaction.meanwhile(weighing(drafts))  # done while the database looks for neighbours
-            await judge(transaction, tenant_id, drafts, self.generation, self.config)
-        stored = iter(await store(transaction, tenant_id, drafts, self.generation.generation_id))
+        concluded: dict[Request, tuple[Answer | MnemeError, list[Written]]] = {}
+
+        def conclude(written: list[Written]) -> None:
+            if not concluded:  # else it was made early
+                stored = iter(written)
+                concluded.update({request: request.conclude(stored) for request in new})
+
+        conclude(await self._judge_and_store(transaction, tenant_id, drafts, conclude) if drafts else [])
         keep: list[tuple[Idempotency, Answer, datetime]] = []
         besides: list[tuple[Within, list[Written]]] = []
         for request in new:
-            answer, written = request.conclude(stored)
+            answer, written = concluded[request]
             answers[request] = answer
             if request.within is not None:
                 besides.append((request.within, written))
@@ -191,6 +197,17 @@ class Rememberer:
         for within, written in besides:
             await within(transaction, written)
         return [answers[request] for request in requests]
+
+    async def _judge_and_store(
+        self, transaction: Transaction, tenant_id: UUID, drafts: Sequence[Draft],
+        told: Callable[[list[Written]], object],
+    ) -> list[Written]:  # fmt: skip
+        early = Early(drafts, self.generation.generation_id)
+        transaction.meanwhile(early.pieces(0))  # done while the database looks for neighbours
+        judging = await look(transaction, tenant_id, drafts, self.generation, self.config)
+        return await store(
+            transaction, tenant_id, drafts, self.generation.generation_id, judged=judging.until, early=early, told=told
+        )
 
     async def _embed(self, drafts: Sequence[Draft]) -> None:
         try:
@@ -205,6 +222,13 @@ class Rememberer:
     async def _replay(self, caller: Caller, idempotency: Idempotency) -> Answer | None:
         async with self.database.read(caller.tenant_id) as transaction:
             return await stored_answer(transaction, caller, idempotency)
+
+
+def _early(requests: Sequence[Request]) -> Iterator[Callable[[], object]]:
+    """What is asked of each text first of all is kept with the text."""
+    drafts = [draft for request in requests for draft in request.kept]
+    yield from (partial(looks_far, draft) for draft in drafts)
+    yield from (partial(weigh, drafts[start : start + ROWS_AT_ONCE]) for start in range(0, len(drafts), ROWS_AT_ONCE))
 
 
 def _draft(item: NewMemory, caller: Caller, now: datetime) -> Draft:

@@ -38,6 +38,7 @@ from app.recall import (
     why_not,
 )
 from app.remember import neighbours, shelf
+from app.remember.columns import lone
 from app.wire import halfvec
 from tests.conftest import TEMPLATE, administer
 
@@ -245,18 +246,21 @@ async def test_a_selective_filter(store: Store, index: narrow.Index, generic: bo
 @pytest.mark.parametrize("user_id", ["user-5", "large"])
 async def test_the_verdict_on_a_write(store: Store, user_id: str, generic: bool) -> None:
     values = {
-        "tenant_id": DEFAULT_TENANT_ID, "numbers": [0], "users": [user_id], "agents": [None], "hashes": [b"x"],
-        "keys": ["slot"], "embeddings": [halfvec(VECTOR)], "distances": [0.1], "counts": [3],
+        "tenant_id": DEFAULT_TENANT_ID, "users": [user_id], "agents": [None], "hashes": [b"x"],
+        "keys": ["slot"], "embeddings": [halfvec(VECTOR)], "distances": [0.1],
     }  # fmt: skip
     async with store.database.write(DEFAULT_TENANT_ID) as transaction:
-        found = await plan(transaction, neighbours._near(1), values, generic=generic)
+        found = await plan(transaction, neighbours._near(1, alone=False), values, generic=generic)
+        one = lone(values, neighbours._ITEM.parameters)
+        alone = await plan(transaction, neighbours._near(1, alone=True), one, generic=generic)
         subject_id = await transaction.fetch_value(SUBJECT, user_id=user_id)
         part, values = part_of(subject_id), values | {"subjects": [subject_id]}
         by_index = await plan(transaction, neighbours._near_by_index(1, DIMENSION, part), values, generic=generic)
     for index in ("content_key", "slot_key", "warm_idx"):
         assert f"Index Scan using memories_{index} on memories" in found, found
+        assert f"Index Scan using memories_{index} on memories" in alone, alone
     assert f"Index Scan using {ann_index(1, part)} on memories m" in by_index, by_index
-    assert not SEQUENTIAL.search(found + by_index), found
+    assert not SEQUENTIAL.search(found + alone + by_index), found
 
 
 async def test_the_verdict_on_the_first_writes_of_a_store(cluster: embedded.EmbeddedServer) -> None:
@@ -266,11 +270,14 @@ async def test_the_verdict_on_the_first_writes_of_a_store(cluster: embedded.Embe
     await asyncio.to_thread(administer, superuser, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     database = await Database.connect(DatabaseConfig(url=SecretStr(cluster.url(schema.LOGIN_ROLE, name))))
     async with database.write(DEFAULT_TENANT_ID) as transaction:
-        found = await plan(transaction, neighbours._near(1), {}, generic=True)
+        several, one = [
+            await plan(transaction, neighbours._near(1, alone=alone), {}, generic=True) for alone in (False, True)
+        ]
     await database.close()
     await asyncio.to_thread(administer, superuser, f"DROP DATABASE {name} WITH (FORCE)")
     for index in ("content_key", "slot_key"):
-        assert f"using memories_{index} on memories" in found, found
+        assert f"using memories_{index} on memories" in several, several
+        assert f"using memories_{index} on memories" in one, one
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])

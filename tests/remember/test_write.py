@@ -33,6 +33,12 @@ STORED_IN_PARTS = sql("""
     SELECT content, status, subject_id, metadata, pinned, event_at, word_count FROM memories
     WHERE tenant_id = :tenant_id
 """)
+TOLD_IN_PARTS = sql("""
+    SELECT m.content, e.action, e.detail, by.content AS by_text
+    FROM memory_events e JOIN memories m USING (tenant_id, subject_id, memory_id)
+    LEFT JOIN memories by ON by.tenant_id = e.tenant_id AND by.memory_id::text = e.detail ->> 'by'
+    WHERE e.tenant_id = :tenant_id
+""")
 FACTS = tuple(
     f"{who} {what} {where}"
     for who, what in (("Lin", "拍卖过一只花瓶，在"), ("Maria", "bought her bicycle in"), ("陈伟", "的牙医诊所在"))
@@ -231,12 +237,21 @@ async def test_a_batch_is_stored_in_parts_and_is_one_batch_all_the_same(
     assert [one.memory and one.memory["content"] for one in seen] == [item.content for item in items]
     async with database.read(tenant) as transaction:
         stored = await transaction.fetch(STORED_IN_PARTS, tenant_id=tenant)
+        told_of = await transaction.fetch(TOLD_IN_PARTS, tenant_id=tenant)
     by_text = {row["content"]: row for row in stored}
     assert len(stored) == count - 1
     assert {row["subject_id"] for row in stored} == {stored[0]["subject_id"]}
     last = by_text["Her desk is black."]
     assert (last["metadata"], last["pinned"], last["event_at"]) == ({"n": True}, True, moment)
     assert [by_text[items[n].content]["status"] for n in (2, 3, count - 2)] == ["active", "deprecated", "active"]
+    ends = [row for row in told_of if row["action"] == "deprecated"]
+    assert [(row["content"], row["detail"]["reason"], row["by_text"]) for row in ends] == [
+        ("Her desk is white.", "key", "Her desk is black.")
+    ]
+    assert seen[3].memory is not None
+    assert (seen[3].memory["status"], seen[count - 2].related) == (
+        "deprecated", ((seen[3].memory["id"], "supersedes"),),
+    )  # fmt: skip
     first = by_text[items[0].content]
     assert (first["metadata"], first["pinned"], first["event_at"]) == ({"n": 1}, False, None)
     assert (last["metadata"]["n"], first["metadata"]["n"] is True) == (True, False)  # to Python 1 equals True
