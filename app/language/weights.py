@@ -82,7 +82,7 @@ class KeywordQuery:
 
         The products are positive: pgvector's `<#>` gives their negatives.
         """
-        codes = products.astype(np.int64)
+        codes = products.astype(np.int32)  # they have 24 bits
         split = -(-len(self.words) // WORDS_PER_CODE)
         words = _digits(codes[:, :split], WORDS_PER_CODE, 2)[:, : len(self.words)]
         grams = _digits(codes[:, split:], GRAMS_PER_CODE, 1)[:, : len(self.grams)]
@@ -232,8 +232,8 @@ def _codes(ids: Sequence[int], size: int, base: int) -> list[QueryCode]:
     return [QueryCode(tuple(i for i, _ in pair), tuple(p for _, p in pair)) for pair in pairs]
 
 
-def _digits(codes: NDArray[np.int64], places: int, bits: int) -> NDArray[np.float32]:
+def _digits(codes: NDArray[np.int32], places: int, bits: int) -> NDArray[np.float32]:
     """The base-2^bits digits of codes (rows, groups) as (rows, groups * places), lowest place first."""
-    shifts = np.arange(places, dtype=np.int64) * bits
+    shifts = np.arange(0, places * bits, bits, dtype=np.int32)
     digits = (codes[:, :, None] >> shifts) & ((1 << bits) - 1)
     return digits.reshape(len(codes), codes.shape[1] * places).astype(np.float32)

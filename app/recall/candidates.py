@@ -240,8 +240,10 @@ def known(deprecated: bool, past: bool) -> str:
 def columns(packed: bytes, asked: Asked, shape: Shape) -> Candidates:
     """The packed memories as columns, in order of time."""
     vectors = shape.vectors
-    rows = np.frombuffer(packed, _layout(shape))
-    rows = rows[np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))]
+    layout = _layout(shape)
+    rows = np.frombuffer(packed, layout)
+    order = np.lexsort((rows["id"][:, 1], rows["id"][:, 0], rows["happened_at"]))
+    rows = np.frombuffer(packed, f"V{layout.itemsize}")[order].view(layout)  # field by field it takes ten times as long
     words, grams = asked.keywords.decode(rows["products"])
     session = rows["session"].astype(np.int64)
     distances = rows["distances"].astype(np.float64)
