@@ -5,10 +5,11 @@ walk saw it, and what is shown is read once more anyway.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.database import Statement, Transaction
 from app.recall.candidates import ID_BYTES, Shape, record_bytes
@@ -34,6 +35,7 @@ async def abreast(
     walking = asyncio.create_task(walk())
     try:
         others = await transaction.fetch_row(rest, **values)
+        apart = [] if others is None else _apart(others, record_bytes(shape), worded)  # the walk may go on meanwhile
         walked = await walking
         if walked is None:
             walked = await transaction.fetch_row(near, **values)
@@ -43,18 +45,32 @@ async def abreast(
         raise
     if walked is None or others is None:
         return None
-    return _together(walked["packed"] or b"", others, record_bytes(shape), worded)
+    return _together(walked["packed"] or b"", apart, record_bytes(shape)) | {"counted": others["counted"]}
 
 
-def _together(near: bytes, others: Mapping[str, Any], size: int, worded: int) -> Mapping[str, Any]:
+_Part = tuple[NDArray[np.void], list[bytes], int | None]
+"""Records, their ids, and how many of them count at most; None: all."""
+
+
+def _apart(others: Mapping[str, Any], size: int, worded: int) -> list[_Part]:
+    layout = _layout(size)
+    parts = []
+    for packed, most in ((others["worded"], worded), (others["packed"], None)):
+        records = np.frombuffer(packed or b"", layout)
+        parts.append((records, records["id"].tolist(), most))
+    return parts
+
+
+def _together(near: bytes, apart: Sequence[_Part], size: int) -> dict[str, Any]:
     """The nearest, the best-worded beyond them, and what else is neither."""
-    layout = np.dtype([("id", f"V{ID_BYTES}"), ("measures", f"V{size - ID_BYTES}")])
-    seen: set[bytes] = set(np.frombuffer(near, layout)["id"].tolist())
+    seen: set[bytes] = set(np.frombuffer(near, _layout(size))["id"].tolist())
     kept = [near]
-    for packed, most in ((others["worded"] or b"", worded), (others["packed"] or b"", None)):
-        records = np.frombuffer(packed, layout)
-        ids = records["id"].tolist()
+    for records, ids, most in apart:
         fresh = [row for row, one in enumerate(ids) if one not in seen][:most]
         kept.append(records[fresh].tobytes())
         seen.update([ids[row] for row in fresh])
-    return {"packed": b"".join(kept), "nearest": len(near) // size, "counted": others["counted"]}
+    return {"packed": b"".join(kept), "nearest": len(near) // size}
+
+
+def _layout(size: int) -> np.dtype[np.void]:
+    return np.dtype([("id", f"V{ID_BYTES}"), ("measures", f"V{size - ID_BYTES}")])
