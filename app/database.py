@@ -150,7 +150,7 @@ class Database:
     def __init__(self, config: DatabaseConfig, *, spares: bool = True) -> None:
         if config.url is None:
             raise StartupRefused("no database: set MNEME_DATABASE__URL (postgresql+asyncpg://…) or use `mneme up`")
-        self._spares = spares
+        self._spares = spares and not config.pooler  # there all may hold one connection and wait for a second
         self.engine = make_engine(config, config.url.get_secret_value())
         self._opening = opening(config)
         self._opening_seconds = config.lock_timeout_ms / 1000 + 1  # where it takes no lock of ours; else a statement's

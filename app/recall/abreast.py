@@ -53,17 +53,13 @@ _Part = tuple[NDArray[np.void], list[bytes], int | None]
 
 
 def _apart(others: Mapping[str, Any], size: int, worded: int) -> list[_Part]:
-    layout = _layout(size)
-    parts = []
-    for packed, most in ((others["worded"], worded), (others["packed"], None)):
-        records = np.frombuffer(packed or b"", layout)
-        parts.append((records, records["id"].tolist(), most))
-    return parts
+    both = (others["worded"] or b"", worded), (others["packed"] or b"", None)
+    return [(np.frombuffer(packed, f"V{size}"), _ids(packed, size), most) for packed, most in both]
 
 
 def _together(near: bytes, apart: Sequence[_Part], size: int) -> dict[str, Any]:
     """The nearest, the best-worded beyond them, and what else is neither."""
-    seen: set[bytes] = set(np.frombuffer(near, _layout(size))["id"].tolist())
+    seen = set(_ids(near, size))
     kept = [near]
     for records, ids, most in apart:
         fresh = [row for row, one in enumerate(ids) if one not in seen][:most]
@@ -72,5 +68,7 @@ def _together(near: bytes, apart: Sequence[_Part], size: int) -> dict[str, Any]:
     return {"packed": b"".join(kept), "nearest": len(near) // size}
 
 
-def _layout(size: int) -> np.dtype[np.void]:
-    return np.dtype([("id", f"V{ID_BYTES}"), ("measures", f"V{size - ID_BYTES}")])
+def _ids(packed: bytes, size: int) -> list[bytes]:
+    layout = np.dtype([("id", f"V{ID_BYTES}"), ("measures", f"V{size - ID_BYTES}")])
+    ids: list[bytes] = np.frombuffer(packed, layout)["id"].tolist()
+    return ids
