@@ -20,7 +20,11 @@ from app.remember.memory import Draft, Written, weigh
 from app.wire import new_id
 
 ROWS_AT_ONCE: Final = 50
-"""Rows of a statement, at least, where there are more for another: the database stores while the API makes it ready."""
+"""Rows of a statement, about, where there are more for another: the database stores while the API makes it ready."""
+LAST_ROWS: Final = (35, 20)
+"""Rows of the last two: there is ever less for the API to do meanwhile, and at the end nothing but to wait."""
+PARTED_ROWS: Final = 60
+"""Fewer are stored by one statement."""
 A_PIECE: Final = 16
 """Drafts of a piece of work that is done while the database is waited for: its answer waits for two pieces at most."""
 
@@ -105,8 +109,12 @@ class Early:
 
 def _parts(count: int) -> list[tuple[int, int]]:
     """Where each part begins and ends."""
-    parts = max(1, count // ROWS_AT_ONCE)
-    return list(pairwise(count * number // parts for number in range(parts + 1))) if count else []
+    ends = [count] if count else []
+    if count >= PARTED_ROWS:
+        first = count - sum(LAST_ROWS)
+        parts = max(1, round(first / ROWS_AT_ONCE))
+        ends = [first * number // parts for number in range(1, parts + 1)] + [count - LAST_ROWS[1], count]
+    return list(pairwise((0, *(end for end in ends if end >= LAST_ROWS[1] or end == count))))
 
 
 def _judging(judged: Callable[[int], object], start: int, end: int) -> Iterator[Callable[[], object]]:

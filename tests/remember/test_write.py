@@ -19,7 +19,7 @@ from app.guard import Caller
 from app.idempotency import Answer, Idempotency
 from app.language import TOKENIZER_VERSION, words
 from app.remember import NewMemory, RememberConfig, Rememberer, Written
-from app.remember.store import ROWS_AT_ONCE
+from app.remember.store import LAST_ROWS, PARTED_ROWS, ROWS_AT_ONCE, _parts
 from app.remember.write import Request
 
 ROWS = sql("""
@@ -214,6 +214,15 @@ async def test_a_text_that_the_database_refuses_and_an_answer_that_refuses_fail_
     expected = sorted(fact for n, fact in enumerate(facts) if n not in (3, 7))
     assert sorted(row["content"] for row in await rows(database, tenant)) == expected
     assert {row["status"] for row in await rows(database, tenant)} == {"active"}
+
+
+@pytest.mark.parametrize("count", [0, 1, PARTED_ROWS - 1, PARTED_ROWS, 74, 75, 100, 110, 250, 500])
+def test_the_parts_of_a_batch_are_all_of_it_and_the_last_are_small(count: int) -> None:
+    parts = _parts(count)
+    sizes = [end - start for start, end in parts]
+    assert [n for start, end in parts for n in range(start, end)] == list(range(count))
+    assert len(parts) == (count > 0) or (sizes[-1] == LAST_ROWS[-1] and count >= PARTED_ROWS)
+    assert all(LAST_ROWS[-1] <= size <= 1.5 * ROWS_AT_ONCE for size in sizes if size != count)
 
 
 async def test_a_batch_is_stored_in_parts_and_is_one_batch_all_the_same(
