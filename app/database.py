@@ -183,14 +183,17 @@ class Database:
             await database.close()
             raise
 
-    def read(self, tenant_id: UUID, *, snapshot: bool = False, ordered: bool = False) -> Scope:
+    def read(
+        self, tenant_id: UUID, *, snapshot: bool = False, ordered: bool = False,
+        meanwhile: Iterable[Callable[[], object]] = (),
+    ) -> Scope:  # fmt: skip
         """A READ ONLY transaction that sees one tenant's rows; with `snapshot` all statements see the same moment.
 
-        `ordered`: what is asked for in an order comes by the index that has it, as in write().
+        `ordered`: what is asked for in an order comes by the index that has it, as in write(). `meanwhile` as there.
         """
         level, order = "ISOLATION LEVEL REPEATABLE READ " if snapshot else "", _IN_ORDER_OF_INDEX if ordered else ""
         begin = f"BEGIN {level}READ ONLY; {self._opening}{order}{_as_tenant(tenant_id)}"
-        return Scope(self, begin, changes=False, seconds=self._opening_seconds)
+        return Scope(self, begin, changes=False, seconds=self._opening_seconds, meanwhile=meanwhile)
 
     def write(
         self, tenant_id: UUID, *locks: int, patient: bool = True, meanwhile: Iterable[Callable[[], object]] = ()

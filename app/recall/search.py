@@ -32,7 +32,7 @@ from app.recall.replica import Replica
 from app.recall.rerank import Placed, Pool, explained, leading_reranked, pool_size, pooled, rerank
 from app.recall.resident import Resident, measure
 from app.recall.residents import Claim, Residents
-from app.recall.signals import Circumstances, Floats, Statistics
+from app.recall.signals import Circumstances, Floats, Statistics, early
 from app.recall.small_talk import SmallTalk
 from app.recall.usage import UsageBuffer
 from app.recall.why_not import explain_absence, look_up
@@ -153,7 +153,8 @@ class Recaller:
         answer = await self.replica.attempt(query, read)
         if answer is None:
             try:
-                async with self.database.read(query.tenant_id, ordered=True) as transaction:
+                meanwhile = early(query, asked.keywords, at)
+                async with self.database.read(query.tenant_id, ordered=True, meanwhile=meanwhile) as transaction:
                     answer = await read(transaction)
             except StorageDamaged:
                 self.large.distrust()

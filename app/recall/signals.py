@@ -121,11 +121,19 @@ def keyword(candidates: Candidates, query: Query, circumstances: Circumstances) 
         value = np.full(len(candidates), np.nan)
     else:
         value = _best_question(share(None), [share(columns) for columns in _columns_of_questions(query.text)])
-    days = named_days(query.text, datetime.fromtimestamp(circumstances.now, UTC).date())
+    days = _days(query.text, datetime.fromtimestamp(circumstances.now, UTC).date())
     if days and len(candidates):
         named = np.logical_or.reduce([day.include(candidates.happened_at) for day in days])
         value = 1 - (1 - np.nan_to_num(value)) * (1 - DATE_SHARE * (1 - named.mean()) * named)
     return value
+
+
+_days = lru_cache(maxsize=256)(named_days)
+
+
+def early(query: Query, keywords: KeywordQuery, at: datetime) -> tuple[Callable[[], object], ...]:
+    """What is made of a query alone and remembered for a moment, to be made while something is waited for."""
+    return lambda: keywords.codes, lambda: _days(query.text, at.astimezone(UTC).date())
 
 
 def _columns_of_questions(text: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
