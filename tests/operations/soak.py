@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -130,11 +130,17 @@ def sample(supervisor: psutil.Process, data_dir: Path) -> dict[str, float]:
     for name, word in (("api", "serve"), ("worker", "worker")):
         found |= measured(name, [each for each in children if word in each.cmdline()])
     postmaster = psutil.Process(embedded.postmaster(data_dir / "postgres"))
-    backends = [each for each in postmaster.children() if " mneme mneme " in " ".join(each.cmdline())]
     # All together grow whenever a job of the worker meets a connection that has not had its statements: bounded by the
     # fullest, times their number. What leaks in a session leaks most in the busiest.
-    fullest = max(each.memory_full_info().uss for each in backends)
-    return found | {"fullest session memory": float(fullest), "database connections": float(len(backends))}
+    held = list(_sessions(postmaster))
+    return found | {"fullest session memory": max(held), "database connections": float(len(held))}
+
+
+def _sessions(postmaster: psutil.Process) -> Iterator[float]:
+    for each in postmaster.children():
+        with suppress(psutil.NoSuchProcess):  # autovacuum comes and goes
+            if " mneme mneme " in " ".join(each.cmdline()):
+                yield float(each.memory_full_info().uss)
 
 
 def say(line: str) -> None:
