@@ -152,7 +152,7 @@ class WalledRoute(APIRoute):
                 values[dependant.request_param_name] = request
             if body_field is not None:
                 limit_bytes = mneme.limits.batch_body_bytes if batch else mneme.limits.body_bytes
-                request._json = document = await read_json(  # noqa: SLF001
+                request._json = document = await read_json(  # noqa: SLF001 - where Starlette keeps what was parsed
                     scope, receive, limit_bytes, by_item=batch
                 )
                 body, errors = body_field.validate(document, {}, loc=("body",))
@@ -173,7 +173,7 @@ class WalledRoute(APIRoute):
             if has_body:
                 limits: Limits = request.app.state.mneme.limits
                 limit_bytes = limits.batch_body_bytes if batch else limits.body_bytes
-                request._json = await read_json(  # noqa: SLF001
+                request._json = await read_json(  # noqa: SLF001 - where Starlette keeps what was parsed
                     request.scope, request.receive, limit_bytes, by_item=batch
                 )
                 request._body = b"read"  # noqa: SLF001 - where Starlette keeps what was read, so it reads no more
